@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
+import ftuner
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -261,6 +262,30 @@ def test_dynamic_quantisation() -> None:
     x = RANDOM.standard_normal((3, 5)).astype(np.float32)
     for given in (x, np.abs(x) + 1, -np.abs(x) - 1, np.zeros((2, 2), np.float32)):
         model(given)
+
+
+def test_requests_of_a_batch_have_ranges_of_their_own() -> None:
+    """One with large numbers leaves the levels of the others as they are."""
+    w = RANDOM.integers(-90, 90, (32, 48)).astype(np.int8)
+    mixing = RANDOM.standard_normal((32, 32)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "mixing"], ["mixed"]),
+        helper.make_node("DynamicQuantizeLinear", ["mixed"], ["y", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["y", "w", "zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["floats", "scale"], ["z"]),
+    ]
+    given = {"w": w, "mixing": mixing}
+    made = model_of(nodes, {"x": ("float32", ["batch", "length", 32])}, ["z"], given)
+    model = ftuner.load(made.SerializeToString())
+    assert any(not why for _, why in model.ragged)
+    sizes = [(1, 5, 1.0), (1, 20, 1e3), (2, 9, 1e-3), (1, 30, 1.0)]
+    batch = [
+        {"x": (most * RANDOM.standard_normal((rows, n, 32))).astype(np.float32)}
+        for rows, n, most in sizes
+    ]
+    alone = [model.run(feeds)[0].tobytes() for feeds in batch]
+    assert [z.tobytes() for (z,) in model.run_batch(batch)] == alone
 
 
 def test_a_network_between_quantisation_and_dequantisation() -> None:

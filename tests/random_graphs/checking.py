@@ -199,9 +199,9 @@ def _with_room(x: Array, pair: Appended) -> Array:
     room = x.shape if fixed else memory_shape(x.shape, pair.axis, pair.slides)
     rows = x.shape[pair.axis]
     growth = Growth(pair.axis, rows, x.shape, x.shape, room, pair.slides, pair.writes)
-    array, _, view, _ = extended(x, growth)
-    keep(view)
-    return array
+    made = extended(x, growth)
+    keep([made])
+    return made[0]
 
 
 def _check_passes(agreement: Agreement, report: Report) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -15,10 +16,11 @@ from ftuner.core.product import product_types
 from ftuner.cost.step import Machine
 from ftuner.graph.builder import Builder
 from ftuner.graph.lowering import lower
+from ftuner.graph.ragged import ragged_steps
 from ftuner.graph.steps import Lowered
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded
-from ftuner.report.model import NAMED, explain_model, growth_facts
+from ftuner.report.model import NAMED, batch_facts, explain_model, growth_facts
 from ftuner.report.model_tables import model_table, rows_of, work_table
 from ftuner.runtime.kept_memory import Memory
 
@@ -175,6 +177,22 @@ def test_document_and_table() -> None:
     unknown = explain_model([program()], {})
     console.print(model_table(unknown, rows_of(unknown), "title"))
     assert "estimate" not in console.export_text()
+
+
+def test_batches_say_what_runs_once_and_why_the_rest_does_not() -> None:
+    lowered = program()
+    found = explain_model([lowered], {}, target())
+    assert batch_facts(found) == {}
+    ragged = ragged_steps(lowered)
+    assert ragged is not None
+    steps = [s.title for s in lowered.steps]
+    pairs = [*zip(steps, ragged.reasons, strict=True), ("attention", "works within a request")]
+    facts = batch_facts(replace(found, ragged=pairs, padding_kept="no input is a mask"))
+    assert facts == {
+        "in a batch": f"{len(steps)} of {len(steps) + 1} steps run once for all requests; others "
+        "for one after the other: works within a request (1 step)",
+        "padding of a batch": "kept: no input is a mask",
+    }
 
 
 def test_nothing_is_said_of_a_model_without_pasts() -> None:

@@ -2,7 +2,10 @@
 
 import importlib.util
 import sys
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 from tests.serving.test_generator import WORDS, decoder_bytes
 from tests.serving.test_unpadding import encoder_bytes
@@ -15,6 +18,17 @@ def letters(text: str) -> list[int]:
     return [99 if letter == "z" else ord(letter) % 11 for letter in text]
 
 
+class Slow(ftuner.Generator):
+    """Takes 2 ms for a token and more."""
+
+    def stream(self, prompt: Any, **options: Any) -> AsyncIterator[int]:
+        def choose(logits: Any) -> int:
+            time.sleep(0.002)
+            return int(logits.argmax())
+
+        return super().stream(prompt, choose=choose, **options)
+
+
 def main(port: int) -> None:
     path = Path(__file__).parents[2] / "examples" / "serve.py"
     spec = importlib.util.spec_from_file_location("serve", path)
@@ -24,7 +38,7 @@ def main(port: int) -> None:
     spec.loader.exec_module(serve)
     embedding = serve.Embedding(ftuner.Batcher(ftuner.load(encoder_bytes())), letters)
     generation = serve.Generation(
-        ftuner.Generator(ftuner.load(decoder_bytes(positions=False))),
+        Slow(ftuner.load(decoder_bytes(positions=False))),
         letters,
         lambda tokens: "".join(chr(ord("A") + token) for token in tokens),
         WORDS - 1,

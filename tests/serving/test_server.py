@@ -89,6 +89,27 @@ def test_texts(address: str) -> None:
             assert found == "".join(chr(ord("A") + token) for token in tokens)
 
 
+def generation(address: str) -> Any:
+    """The statistics of texts."""
+    with urlopen(f"{address}/statistics", timeout=SECONDS) as answer:
+        return json.load(answer)["generate"]
+
+
+def test_a_text_is_sent_as_it_grows_and_ends_with_its_client(address: str) -> None:
+    model = ftuner.load(decoder_bytes(positions=False))
+    prompt = next(x for x in TEXTS if WORDS - 1 not in alone(model, letters(x), 200))
+    before = generation(address)
+    with asked(f"{address}/generate", {"prompt": prompt, "max_tokens": 1024}) as answer:
+        assert answer.read(1) == bytes([ord("A") + alone(model, letters(prompt), 1)[0]])
+        assert generation(address)["running"] == 1
+    until = time.monotonic() + SECONDS
+    while (after := generation(address))["running"]:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert after["texts"] == before["texts"] + 1
+    assert after["tokens"] < before["tokens"] + 1024
+
+
 def test_errors_are_of_one_request(address: str) -> None:
     cases = [
         ("embed", {"texts": ["good", "z"]}, "IndexRangeError"),

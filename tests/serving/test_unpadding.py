@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ VOCABULARY = (
 )  # fmt: skip
 
 
-def encoder_bytes() -> bytes:
+def encoder_bytes(words: int = WORDS) -> bytes:
     """A vector of each token, which the position and the tokens before it change; their masked sum;
     and three numbers of each text."""
     helper, rng = onnx.helper, np.random.default_rng(0)
     weights = {
-        "table": rng.random((WORDS, WIDTH), np.float32),
+        "table": rng.random((words, WIDTH), np.float32),
         "square": rng.random((WIDTH, WIDTH), np.float32) - 0.5,
         "few": rng.random((WIDTH, HEADS), np.float32),
         "one": np.array(1),
@@ -114,6 +115,44 @@ def test_fastembed(
         ftuner.unpad(embedding)
 
 
+def test_the_package_fastembed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts keep their order, and each has its own length."""
+    package, tokenizers = pytest.importorskip("fastembed"), pytest.importorskip("tokenizers")
+    vocabulary = {word: number for number, word in enumerate(VOCABULARY)}
+    tokenizers.BertWordPieceTokenizer(vocabulary).save(str(tmp_path / "tokenizer.json"))
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
+    }
+    files = {
+        "config": {"pad_token_id": 0},
+        "tokenizer_config": {"pad_token": "[PAD]", "model_max_length": 40},
+        "special_tokens_map": special,
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    (tmp_path / "model.onnx").write_bytes(encoder_bytes(len(VOCABULARY)))
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    embedding = package.TextEmbedding(name, specific_model_path=str(tmp_path), threads=1)
+    wanted = list(embedding.embed(TEXTS, batch_size=4))
+    lengths = lengths_of_batches(monkeypatch)
+    found = list(ftuner.unpad(embedding).embed(TEXTS, batch_size=4))
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+    assert lengths == [len(text.split()) + 2 for text in TEXTS]
+
+
+def lengths_of_batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the requests of all batches from now on."""
+    lengths: list[int] = []
+    run = CompiledGraph.run_batch
+
+    def noted(graph: CompiledGraph, batch: Any, exact: bool) -> Any:
+        lengths.extend(arrays[0].shape[1] for arrays in batch)
+        return run(graph, batch, exact)
+
+    monkeypatch.setattr(CompiledGraph, "run_batch", noted)
+    return lengths
+
+
 def test_what_is_no_embedder() -> None:
     with pytest.raises(InputError, match="expected a SentenceTransformer"):
         ftuner.unpad(3)
@@ -139,14 +178,7 @@ def sentences(tmp_path: Path) -> Any:
 def test_sentence_transformers(sentences: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = sentences.encode(TEXTS, batch_size=4)
     tokens = sentences.encode(TEXTS, output_value="token_embeddings")
-    lengths: list[int] = []
-    run = CompiledGraph.run_batch
-
-    def noted(graph: CompiledGraph, batch: Any, exact: bool) -> Any:
-        lengths.extend(arrays[0].shape[1] for arrays in batch)
-        return run(graph, batch, exact)
-
-    monkeypatch.setattr(CompiledGraph, "run_batch", noted)
+    lengths = lengths_of_batches(monkeypatch)
     assert ftuner.unpad(sentences) is sentences
     found = sentences.encode(TEXTS, batch_size=4)
     np.testing.assert_allclose(found, wanted, atol=1e-6)

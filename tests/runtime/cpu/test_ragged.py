@@ -160,7 +160,7 @@ def test_what_lives_at_one_time_has_memory_of_its_own(graph: Graph, widest: CpuB
     found = part_of(model)._batches
     assert found is not None
     (rows,) = found._programs
-    program = found._template(RunState(), 0, rows.symbols(ROWS), ((ROWS,),), 1)
+    program = found._template(RunState(), 0, rows.symbols(ROWS), 1).program
     lifetimes = rows.part.steps.lifetimes()
     assert lifetimes.keys() == rows.writer.places.keys()
     places = []

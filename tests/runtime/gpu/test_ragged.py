@@ -210,6 +210,7 @@ def test_attentions_are_launched_once(
 ) -> None:  # fmt: skip
     graph = attending(width, shared, causal, masked)
     model = Model(optimised(graph, halves=False), backend)
+    compiled = len(backend.kernels)
     launched = Counter[int]()
     cut = Attentions._cut
 
@@ -232,3 +233,5 @@ def test_attentions_are_launched_once(
         assert launched == {sequences: 1}
         for own, wanted in zip(found, alone, strict=True):
             np.testing.assert_allclose(own[0], wanted[0], rtol=2e-4, atol=2e-4)
+    # Those of all batches when the model is loaded.
+    assert len(backend.kernels) == compiled

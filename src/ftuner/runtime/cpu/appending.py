@@ -18,7 +18,7 @@ token more.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,9 +101,9 @@ def _forget(view: View, views: dict[int, View] = _VIEWS) -> None:
         del views[view.key]
 
 
-def keep(view: View) -> None:
-    """Have later runs append to an output."""
-    _VIEWS[view.key] = view
+def keep(extensions: Iterable[Extension]) -> None:
+    """Have later runs append to outputs."""
+    _VIEWS.update([(view.key, view) for _, _, view, _ in extensions])
 
 
 def undo(taken: View | None, begun: bool) -> None:
@@ -124,9 +124,9 @@ def lent(memory: Array) -> Array:
     """Memory of the caller's as an array that a run which may write over rows takes as it is,
     unless it needs more of them. `memory` is aligned, contiguous and writeable."""
     rows = Growth(0, len(memory), memory.shape, memory.shape, memory.shape, writes=True)
-    array, _, view, _ = _extension(memory, rows, 0, None)
-    keep(view)
-    return array
+    made = _extension(memory, rows, 0, None)
+    keep([made])
+    return made[0]
 
 
 def _use_up(view: View, name: str) -> None:

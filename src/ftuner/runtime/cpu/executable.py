@@ -357,8 +357,7 @@ class CompiledGraph(Executable):
             for *_, taken in extensions:
                 undo(taken, begun)
             raise
-        for _, _, view, _ in extensions:
-            keep(view)
+        keep(extensions)
         return outputs
 
     def _unwritten(
@@ -384,7 +383,7 @@ class CompiledGraph(Executable):
 
     def _program(self, state: RunState, shapes: Shapes, workers: int) -> BoundProgram:
         key = (shapes, workers)
-        found = state.programs.get(key)
+        found: BoundProgram | None = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
             symbols = self.binding(shapes)
             pool = self.session.kernels.runtime.pool.address

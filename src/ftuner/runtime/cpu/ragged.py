@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
-from ftuner.core.caching import RecentlyUsed
 from ftuner.core.evaluation import compiled
 from ftuner.errors import UnsupportedKernelError
 from ftuner.graph.buffers import Buffer, View
@@ -46,10 +45,6 @@ from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
 
-KNOWN_PLANS = 4096
-"""Shapes of which it is kept whether their plans share panels. Derived: an entry is some 100
-bytes."""
-
 
 class Runner(Protocol):
     """A compiled graph, as `CompiledGraph`."""
@@ -71,12 +66,28 @@ class _Request(NamedTuple):
 
     number: int
     arrays: Sequence[Array]
-    shapes: tuple[tuple[int, ...], ...]
     symbols: list[int]
     rows: list[int]
     """Of each kind."""
     size: int
     """As of `RaggedGraph.room`."""
+
+
+class _Template(NamedTuple):
+    """A program for values of the symbols, of which `copied` makes those that run, and what is the
+    same for all of these."""
+
+    program: BoundProgram
+    kept: Sequence[int]
+    """The bytes of each buffer that a request keeps between turns."""
+    arena_bytes: int
+    """Without those."""
+    able: Words | None
+    """As of `SharedPanels.able`; None if there are no panels."""
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.program.kept_bytes
 
 
 class _AllRows(NamedTuple):
@@ -115,9 +126,9 @@ class _RowProgram:
         """The number, the elements of a row, and the dtype of each output."""
 
     def of_all(
-        self, template: BoundProgram, arena: int, group: Sequence[_Request], rows: int
+        self, program: BoundProgram, arena: int, group: Sequence[_Request], rows: int
     ) -> _AllRows:
-        """What a template for all rows accesses, with an arena at an address.
+        """What a program for all rows accesses, with an arena at an address.
 
         Raises:
             AllocationError: the system does not have the memory for the outputs.
@@ -132,8 +143,8 @@ class _RowProgram:
             addresses[number] = address_of(x)
         for number, _, x in outputs:
             addresses[first + number] = address_of(x)
-        shared = [(arena + template.sources[n], size) for n, size in self._shared]
-        return _AllRows(copied(template, arena, *addresses), [*inputs.values()], outputs, shared)
+        shared = [(arena + program.sources[n], size) for n, size in self._shared]
+        return _AllRows(copied(program, arena, *addresses), [*inputs.values()], outputs, shared)
 
 
 class RaggedGraph(Keeper):
@@ -184,9 +195,12 @@ class RaggedGraph(Keeper):
             self._programs.append(_RowProgram(part, rows, own, made, binding, arrays))
         self._own_writer = writer(division.of_request, rest, None)
         accessed = {*self._own_writer.patches[1].tolist()}
-        self._reads = [n in accessed for n in range(len(graph.lowered.inputs))]
+        inputs, moved = len(graph.lowered.inputs), len(division.moved)
+        self._reads = [n in accessed for n in range(inputs)]
         """Of each input whether steps of a request read it. A past that outputs append to is at
         their addresses."""
+        self._writes = [n in accessed for n in range(inputs + moved, arrays + moved)]
+        """Of each output whether they access it."""
         self._of_rows = {b.number for part in division.parts for b in part.outputs}
         """The numbers of the outputs that row-wise steps access."""
         self._panels = SharedPanels(rest, session.hardware)
@@ -197,7 +211,6 @@ class RaggedGraph(Keeper):
         )  # fmt: skip
         self._states = RunStates(session.cores)
         self._orders = Orders()
-        self._able: RecentlyUsed[Hashable, Words] = RecentlyUsed(KNOWN_PLANS)
 
     @property
     def shares_panels(self) -> bool:
@@ -261,11 +274,9 @@ class RaggedGraph(Keeper):
             most = min(self.room, hardware.tuning.result_share_of_l2 * hardware.l2_bytes)
         requests = []
         for number, arrays in enumerate(batch):
-            shapes = tuple([x.shape for x in arrays])
-            symbols = self._graph.binding(shapes)
+            symbols = self._graph.binding([x.shape for x in arrays])
             rows = self._rows_of(symbols)
-            size = self._size(symbols, rows)
-            requests.append(_Request(number, arrays, shapes, symbols, rows, size))
+            requests.append(_Request(number, arrays, symbols, rows, self._size(symbols, rows)))
 
         def order(size: int) -> int:
             return self._order(size, workers) if exact and self._programs else 0
@@ -287,14 +298,11 @@ class RaggedGraph(Keeper):
         extensions: list[Extension] = []
         try:
             by_rows = [
-                self._template(state, kind, program.symbols(total), ((total,),), workers)
+                self._template(state, kind, program.symbols(total), workers)
                 for kind, program in enumerate(self._programs)
                 for total in (sum([request.rows[kind] for request in group]),)
             ]
-            own = [
-                self._template(state, None, request.symbols, request.shapes, workers)
-                for request in group
-            ]
+            own = [self._template(state, None, request.symbols, workers) for request in group]
             results = self._ran(state, by_rows, own, group, workers, extensions)
         except BaseException:
             for *_, taken in extensions:
@@ -302,32 +310,36 @@ class RaggedGraph(Keeper):
             raise
         finally:
             self._states.give_back(state)
-        for _, _, view, _ in extensions:
-            keep(view)
+        keep(extensions)
         return results
 
     def _template(
-        self, state: RunState, kind: int | None, symbols: Sequence[int],
-        shapes: tuple[tuple[int, ...], ...], workers: int,
-    ) -> BoundProgram:  # fmt: skip
-        """A program for values of the symbols, of which `copied` makes those that run."""
-        key = shapes, workers, kind
-        found = state.programs.get(key)
-        if found is None:
-            writer = self._own_writer if kind is None else self._programs[kind].writer
-            pool = self._graph.session.kernels.runtime.pool.address
-            found = writer.bind(symbols, workers, pool, lambda size: 0)
-            if kind is None and self._of_rows:
-                makes = enumerate(found.makes)
-                found = found._replace(
-                    makes=tuple([made_elsewhere if n in self._of_rows else m for n, m in makes]),
-                    plain=False,
-                )
-            state.programs.add(key, found)
+        self, state: RunState, kind: int | None, symbols: Sequence[int], workers: int
+    ) -> _Template:
+        # Symbols are compared faster than the shapes of hundreds of inputs.
+        key = (*symbols, workers, kind)
+        found: _Template | None = state.programs.get(key)
+        if found is not None:
+            return found
+        writer = self._own_writer if kind is None else self._programs[kind].writer
+        pool = self._graph.session.kernels.runtime.pool.address
+        program = writer.bind(symbols, workers, pool, lambda size: 0)
+        kept: Sequence[int] = ()
+        able = None
+        if kind is None:
+            kept = self._kept_bytes(symbols)
+            able = self._panels.able(program, workers) if self._panels else None
+            makes = enumerate(program.makes)
+            program = program._replace(
+                makes=tuple([made_elsewhere if n in self._of_rows else m for n, m in makes]),
+                plain=program.plain and not self._of_rows,
+            )
+        found = _Template(program, kept, arena_bytes(program), able)
+        state.programs.add(key, found)
         return found
 
     def _ran(
-        self, state: RunState, by_rows: Sequence[BoundProgram], own: Sequence[BoundProgram],
+        self, state: RunState, by_rows: Sequence[_Template], own: Sequence[_Template],
         group: Sequence[_Request], workers: int, extensions: list[Extension],
     ) -> list[list[Array]]:  # fmt: skip
         """The outputs of requests, by templates for their rows together, of each kind, and for each
@@ -335,12 +347,13 @@ class RaggedGraph(Keeper):
         lowered = self._graph.lowered
         # The arena: that of the row-wise steps, then for each request what it keeps, and its own.
         # The records follow.
-        kept = [self._kept_bytes(request.symbols) for request in group]
-        records = sum(map(arena_bytes, (*by_rows, *own))) + sum(map(sum, kept))
+        records = sum([t.arena_bytes for t in (*by_rows, *own)]) + sum([sum(t.kept) for t in own])
         memory = state.arena.grown(records + self._joint.record_bytes(len(group)))
-        *bases, at = accumulate(map(arena_bytes, by_rows), initial=memory)
+        *bases, at = accumulate([t.arena_bytes for t in by_rows], initial=memory)
         wise = [
-            program.of_all(template, base, group, sum([request.rows[kind] for request in group]))
+            program.of_all(
+                template.program, base, group, sum([request.rows[kind] for request in group])
+            )
             for kind, (program, template, base) in enumerate(
                 zip(self._programs, by_rows, bases, strict=True)
             )
@@ -348,8 +361,9 @@ class RaggedGraph(Keeper):
         copies: list[int] = []
         results: list[list[Array]] = []
         begins = [0] * len(wise)
-        for request, template, sizes in zip(group, own, kept, strict=True):
-            outputs = template.fresh_outputs()
+        for request, template in zip(group, own, strict=True):
+            program = template.program
+            outputs = program.fresh_outputs()
             results.append(outputs)
             places: list[int] = []
             for kind, rows in enumerate(wise):
@@ -358,47 +372,40 @@ class RaggedGraph(Keeper):
                 places += [first + begin * size for first, size in rows.shared]
                 for number, width, array in rows.outputs:
                     piece = array[begin * width : end * width]
-                    outputs[number] = piece.reshape(template.outputs[number][0])
+                    outputs[number] = piece.reshape(program.outputs[number][0])
             written = outputs
             if lowered.appended:
                 written = outputs.copy()
                 extend(
-                    request.arrays, lowered.appended, template.growths, self._graph.pasts, outputs,
+                    request.arrays, lowered.appended, program.growths, self._graph.pasts, outputs,
                     written, extensions,
                 )  # fmt: skip
-            *own_places, at = accumulate(sizes, initial=at)
+            *own_places, at = accumulate(template.kept, initial=at)
             places += own_places
             inputs = [
                 address_of(x) if reads else 0
                 for x, reads in zip(request.arrays, self._reads, strict=True)
             ]
-            copies += copied(template, at, *inputs, *places, *map(address_of, written))
-            at += arena_bytes(template)
-        able = [
-            self._may_share(request.shapes, template, workers)
-            for request, template in zip(group, own, strict=True) if self._panels
-        ]  # fmt: skip
+            made = [
+                address_of(x) if writes else 0
+                for x, writes in zip(written, self._writes, strict=True)
+            ]
+            copies += copied(program, at, *inputs, *places, *made)
+            at += template.arena_bytes
+        able = [template.able for template in own if template.able is not None]
         every = [*[rows.copy for rows in wise], copies]
         joined = self._joint(every, workers, able, state.arena, records)
-        programs = (*by_rows, *own)
+        programs = [template.program for template in (*by_rows, *own)]
 
         def launch(program: BoundProgram, objects: int, alone: bool) -> None:
             self._graph.launch.native(joined.header.buffer_info()[0], objects, alone)
             self._joint.note(joined.table, programs)
 
         self._graph.launch(programs[0], workers, 0, launch)
-        for template in programs[1:]:
-            ended(template)
+        for program in programs[1:]:
+            if program.checked or program.results:
+                ended(program)
         return results
-
-    def _may_share(self, shapes: Hashable, template: BoundProgram, workers: int) -> Words:
-        """As `SharedPanels.able`."""
-        key = shapes, workers
-        found = self._able.get(key)
-        if found is None:
-            found = self._panels.able(template, workers)
-            self._able.add(key, found)
-        return found
 
     def _kept_bytes(self, symbols: Sequence[int]) -> list[int]:
         """The bytes of each buffer that a request keeps between turns."""

@@ -12,11 +12,11 @@ import weakref
 from collections.abc import Hashable
 from contextlib import suppress
 from itertools import count
+from typing import Any
 
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.memory import Arena
-from ftuner.runtime.cpu.program import BoundProgram
 
 MAX_PROGRAM_BYTES = 40 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
@@ -27,7 +27,7 @@ LOOK_AGAIN_S = 1.0
 _TURNS = count()
 """Numbers runs by when they end."""
 ProgramKey = tuple[Hashable, ...]
-"""Shapes of the inputs and number of workers; of batches also which program it is."""
+"""Shapes of the inputs and number of workers; of batches symbols, workers and which program."""
 
 
 class RunState:
@@ -38,9 +38,10 @@ class RunState:
 
     def __init__(self) -> None:
         self.arena = Arena()
-        self.programs: RecentlyUsed[ProgramKey, BoundProgram] = RecentlyUsed(
+        self.programs: RecentlyUsed[ProgramKey, Any] = RecentlyUsed(
             MAX_PROGRAM_BYTES, size=lambda program: program.kept_bytes
         )
+        """A `BoundProgram` each, or a template of a batch, which has one."""
 
     def forget(self) -> None:
         """Free the memory and the programs."""

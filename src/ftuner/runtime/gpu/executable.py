@@ -36,7 +36,7 @@ from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.program import Launch, Program
-from ftuner.runtime.gpu.ragged import BUFFER_BYTES, RaggedGraph
+from ftuner.runtime.gpu.ragged import BUFFER_BYTES, RaggedGraph, for_several
 from ftuner.runtime.gpu.ragged import Setting as BatchSetting
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.step_kind import Places, Setting, kind_of, nowhere, runs
@@ -107,6 +107,7 @@ class CompiledGraph(Executable):
         steps = self.lowered.steps
         self._loops = loops_of((kind_of(step).loops(step) for step in steps), self._dims)
         self._evaluate = self._dims.compiled(self._binding.names)
+        self._ragged = ragged_steps(self.lowered)
         sources = [source for step in self._steps for source in step.sources]
         session.kernels.prepare([*sources, *self._rehearsed()], options.progress)
         self._checks = [step.checks for step in self._steps if step.checks]
@@ -226,13 +227,13 @@ class CompiledGraph(Executable):
 
     @cached_property
     def _batches(self) -> RaggedGraph | None:
-        return self._batches_of(ragged_steps(self.lowered))
+        return self._batches_of(self._ragged)
 
     @cached_property
     def _roughly(self) -> RaggedGraph | None:
         """The same up to rounding: products by fewer rows of each request run together, too."""
         found = ragged_steps(self.lowered, exact=False)
-        return self._batches if found == self.ragged else self._batches_of(found)
+        return self._batches if found == self._ragged else self._batches_of(found)
 
     def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
         if found is None:
@@ -246,7 +247,7 @@ class CompiledGraph(Executable):
 
     @property
     def ragged(self) -> RaggedSteps | None:
-        return None if self._batches is None else self._batches.found
+        return self._ragged
 
     @property
     def rows_together(self) -> int:
@@ -365,9 +366,10 @@ class CompiledGraph(Executable):
         self._arena = allocated((size,), torch.uint8, device)
 
     def _rehearsed(self) -> list[Source]:
-        """Returns the kernels that products and attention may launch, found at extents of each
-        kind."""
+        """Returns the kernels that products and attention may launch, also for the requests of a
+        batch, found at extents of each kind."""
         found: dict[Source, None] = {}
+        several = for_several(self._steps, self.lowered, self._ragged) if self._ragged else {}
         for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
             try:
                 values = evaluated(self._evaluate, symbols, self._extents)
@@ -378,6 +380,8 @@ class CompiledGraph(Executable):
             for launch in bound:
                 if launch is not None and launch.exists:
                     found.update(dict.fromkeys(launch.wanted()))
+            for together in several.values():
+                found.update(dict.fromkeys(together.wanted(values)))
         return list(found)
 
 

@@ -165,7 +165,7 @@ class RaggedGraph:
     ) -> None:
         """`steps`: those of the graph; `found`: which of them are row-wise."""
         self._setting, self.found = setting, found
-        together = _for_several(steps, lowered, found)
+        together = for_several(steps, lowered, found)
         # Between steps that are launched for one request after the other, one for all.
         found = replace(found, apart=frozenset(together))
         division = divide(lowered, found)
@@ -368,7 +368,7 @@ class RaggedGraph:
         ]
 
 
-def _for_several(
+def for_several(
     steps: Sequence[CompiledStep], lowered: Lowered, found: RaggedSteps
 ) -> dict[int, Together]:
     """The steps that work within a request and may be launched once for several, by number."""

@@ -189,6 +189,11 @@ class Together(ABC):
         """Of a request, for its values of the dims; None if there is nothing to do."""
 
     @abstractmethod
+    def wanted(self, values: Sequence[int]) -> list[Source]:
+        """All kernels that launches for requests may need, for values of the dims that stand for
+        others."""
+
+    @abstractmethod
     def launch(
         self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
         exact: bool,

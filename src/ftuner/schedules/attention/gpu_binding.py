@@ -8,7 +8,7 @@ from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.gpu.attention import MAX_EXTENT
+from ftuner.core.gpu.attention import MAX_EXTENT, AttentionKernel
 from ftuner.graph.buffers import View
 from ftuner.graph.ragged import Rows
 from ftuner.runtime.gpu.arrays import Tensor
@@ -35,6 +35,8 @@ from ftuner.schedules.attention.step import AttentionStep
 
 MOST_HEAD_AXES = 2
 """Axes of heads of requests in one launch: those of keys, and of queries that share them."""
+REHEARSED_ROWS = 64
+"""Of requests together when kernels are found: more than one, of which any stride is valid."""
 
 
 class BoundAttention(Rehearsal):
@@ -73,6 +75,10 @@ class BoundAttention(Rehearsal):
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
+        return [*self.kernels().values()]
+
+    def kernels(self) -> dict[AttentionKernel, Source]:
+        """The same, by kernel."""
         q, k, v, out, mask, sinks = self._tensors(())
         return self._attentions.wanted(q, k, v, out, mask, *self._how, sinks)
 
@@ -144,24 +150,37 @@ class AttentionsTogether(Together):
         # Its kernel has no form for rows of several requests.
         return None if found is None or found.bits.kernel.tile.specialised else found
 
+    def wanted(self, values: Sequence[int]) -> list[Source]:
+        alone = self._compiled.rehearsal(values, nowhere)
+        if alone is None or not alone.exists:
+            return []
+        compiled = self._compiled
+        q, k, v, out, *masks = self._tensors([*map(nowhere, self.buffers)], 0, REHEARSED_ROWS)
+        past = None if compiled.past is None else values[compiled.past]
+        return compiled.attentions.wanted_together(
+            q, k, v, out, masks[0] if masks else None, compiled.softmax, past, compiled.tf32,
+            alone.kernels(),
+        )  # fmt: skip
+
     def launch(
         self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
         exact: bool,
     ) -> None:  # fmt: skip
-        q, k, v, out, *masks = (
-            self._operand(*operand, memory, first, offsets[-1])
-            for operand, memory in zip(self._operands, memories, strict=True)
-        )
+        q, k, v, out, *masks = self._tensors(memories, first, offsets[-1])
         compiled, requests = self._compiled, Requests(tuple(offsets), tuple(offsets))
         compiled.attentions.run_together(
             q, k, v, out, masks[0] if masks else None, compiled.softmax, like.past,
             compiled.tf32, requests, like.bits if exact else None,
         )  # fmt: skip
 
+    def _tensors(self, memories: Sequence[Tensor], first: int, rows: int) -> list[Tensor]:
+        """The operands of `rows` rows from the row `first` on."""
+        pairs = zip(self._operands, memories, strict=True)
+        return [self._operand(*operand, memory, first, rows) for operand, memory in pairs]
+
     def _operand(
         self, view: View, width: int, counted: Sequence[int], memory: Tensor, first: int, rows: int
     ) -> Tensor:
-        """An operand of `rows` rows from the row `first` on."""
         layout: Any = view.layout
         loops = [*zip(layout.shape, layout.strides, strict=True)]
         # Along an axis of one element the stride may depend on extents.

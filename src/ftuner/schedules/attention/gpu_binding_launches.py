@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -122,8 +122,9 @@ class Attentions:
         """The sources of a form: a model asks for the same ones at all extents of its
         rehearsals."""
         self._prepared: dict[tuple[AttentionForm, bool], _Prepared] = {}
-        self._as_alone: dict[AttentionKernel, Kernel] = {}
-        """Kernels that compute requests of unequal length as others compute each alone."""
+        self._of_alone: dict[AttentionKernel, Source] = {}
+        """The sources of kernels that compute requests of unequal length as others compute each
+        alone."""
         self._uploads: RecentlyUsed[tuple[object, ...], tuple[Tensor, Tensor]] = RecentlyUsed(
             MAX_UPLOADS
         )
@@ -157,18 +158,33 @@ class Attentions:
     def wanted(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
         softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
-    ) -> list[Source]:  # fmt: skip
+    ) -> dict[AttentionKernel, Source]:  # fmt: skip
         """Returns what `run` may launch for operands of these layouts, which may have no data."""
         seen = _Seen.of(past, tf32)
+        found: dict[AttentionKernel, Source] = {}
         if v.shape[-2] == 0:
-            return []
-        found: list[Source] = []
+            return found
         given = _given(q, k.mT, v, out, _optional(mask, sinks))
         for arrays in _pieces(_readable(given, softmax)):
             batch = attention_batch(arrays[3].shape[:-2], arrays)
             form = self._form(arrays, batch, softmax, seen)
-            found += self._sources(form, batch.members.extent > 1).values()
+            found |= self._sources(form, batch.members.extent > 1)
         return found
+
+    def wanted_together(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
+        softmax: AttentionSoftmax, past: int | None, tf32: bool, alone: Iterable[AttentionKernel],
+    ) -> list[Source]:  # fmt: skip
+        """Returns what `run_together` may launch for operands of these layouts, which may have no
+        data, of requests that launch some of `alone` by themselves."""
+        ends = 0, q.shape[-2]
+        seen = _Seen.of(past, tf32)._replace(requests=Requests(ends, ends))
+        arrays = _readable(_given(q, k.mT, v, out, _optional(mask, None)), softmax)
+        batch = attention_batch(out.shape[:-2], arrays)
+        form = self._form(arrays, batch, softmax, seen)
+        found = [*self._sources(form, batch.members.extent > 1).values()]
+        forms = [replace(x, form=form) for x in alone if not x.tile.specialised]
+        return [*found, *map(self._as_alone, forms)]
 
     @property
     def calls(self) -> Iterator[_Call]:
@@ -351,11 +367,13 @@ class Attentions:
     ) -> tuple[AttentionPlan, Kernel]:
         planner = attention_planner(self._hardware, form, problem.sharing > 1)
         plan = planner.plan_by(problem, replace(bits.kernel, form=form), bits.split_keys)
-        found = self._as_alone.get(plan.kernel)
+        return plan, self._kernels.kernel(self._as_alone(plan.kernel))
+
+    def _as_alone(self, kernel: AttentionKernel) -> Source:
+        found = self._of_alone.get(kernel)
         if found is None:
-            found = self._kernels.kernel(attention_source(plan.kernel))
-            self._as_alone[plan.kernel] = found
-        return plan, found
+            found = self._of_alone[kernel] = attention_source(kernel)
+        return found
 
     def _sources(self, form: AttentionForm, shared: bool) -> dict[AttentionKernel, Source]:
         """Returns the sources of all kernels that a plan may choose."""
