@@ -103,7 +103,8 @@ class Maker(Builder):
 def graph_of(body: Callable[[Maker], Value | Sequence[Value]]) -> Graph:
     """The graph that a function makes."""
     maker = Maker()
-    outputs = body(maker)
+    with maker.writing():
+        outputs = body(maker)
     return maker.made(*([outputs] if isinstance(outputs, Value) else outputs))
 
 
