@@ -234,6 +234,13 @@ def widest(backend_of: Callable[[str], CpuBackend]) -> Iterator[CpuBackend]:
     found.threads = threads
 
 
+@pytest.fixture
+def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    """The tests' own back end in the place of the process's."""
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
+    return widest
+
+
 def recorded_cpus() -> tuple[CpuHardware, ...]:
     """All recorded machines with a CPU."""
     machines = (load_recorded(name) for name in recorded_names())

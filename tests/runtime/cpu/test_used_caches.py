@@ -16,10 +16,7 @@ from ftuner.errors import GraphError, IndexRangeError, InputError, ShapeError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
 
-
-@pytest.fixture(autouse=True)
-def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
+pytestmark = pytest.mark.usefixtures("as_default")
 
 
 @pytest.mark.parametrize("name", ["grouped", "scattered"])
