@@ -1,7 +1,5 @@
 """Programs of Python in a process of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What all tests share: back ends of the ISAs this machine has, recorded CPUs, golden files."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

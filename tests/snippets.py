@@ -5,8 +5,6 @@ and `mlp.onnx`. Lines of shell blocks that call `ftuner` run there, too. A `text
 block is what it prints. `python -m tests.snippets PAGE...` writes the `text` blocks anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

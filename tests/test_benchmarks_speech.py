@@ -1,7 +1,5 @@
 """The benchmark of speech detectors, with small models in the place of silero-vad's files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models from files and from graphs."""
 
-from __future__ import annotations
-
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec

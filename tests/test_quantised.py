@@ -1,7 +1,5 @@
 """`ftuner.quantize`: files with ranges from samples, beside float64 and onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`scripts/size` counts each file once, for its room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

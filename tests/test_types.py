@@ -1,8 +1,6 @@
 """What a type checker sees of the public names: no `Any` where a type is known, and no more names
 than there are."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

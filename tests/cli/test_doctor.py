@@ -1,7 +1,5 @@
 """`ftuner doctor`: what it finds, on this machine and on described ones."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

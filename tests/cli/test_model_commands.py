@@ -1,7 +1,5 @@
 """`run`, `explain`, `compare` and `bench` of models, in this process, on small ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command line as a shell runs it: start, completion, errors, interrupts, widths, colours."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Values that show themselves: limits, and a process in which nothing draws."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.child import printed

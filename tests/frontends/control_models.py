@@ -1,7 +1,5 @@
 """Models with control flow, and their agreement with ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small models to import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loops over bags of rows: each iteration reduces a part of a tensor that data bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

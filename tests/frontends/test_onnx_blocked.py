@@ -1,7 +1,5 @@
 """Files that onnxruntime has saved at its highest level, whose convolutions are in blocks."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

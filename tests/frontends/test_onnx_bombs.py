@@ -1,7 +1,5 @@
 """Small models that stand for much are compiled, or refused by name, within bounds."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """If, whose condition is computed from data, against ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Control flow against ONNX Runtime: loops, scans and branches on data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

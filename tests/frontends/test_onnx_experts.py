@@ -1,7 +1,5 @@
 """A mixture of experts as a file, as exporters write it and by Einsum: what onnxruntime gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

@@ -1,7 +1,5 @@
 """Files that compute extents from extents, as exporters write it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

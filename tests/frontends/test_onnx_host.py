@@ -1,7 +1,5 @@
 """Unique and Det, which a host computes between two programs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loops whose bodies need numbers of each iteration: extents, ranges and counts by data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

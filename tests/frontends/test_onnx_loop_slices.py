@@ -1,7 +1,5 @@
 """Loops whose iterations slice between bounds that data decides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

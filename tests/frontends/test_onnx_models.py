@@ -1,7 +1,5 @@
 """Models that are malformed, unsupported, or need more than one node."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models in onnxruntime's own format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators of ONNX that draw random numbers: attributes, dtypes, seeds, loops, and bad input."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What exporters write out, and how few steps it becomes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

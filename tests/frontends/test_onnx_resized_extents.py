@@ -1,7 +1,5 @@
 """Resize by scales that a file computes from extents: one model for all sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files whose shapes, axes, repeats and conditions are inputs, or are computed from data."""
 
-from __future__ import annotations
-
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

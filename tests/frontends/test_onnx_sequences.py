@@ -1,7 +1,5 @@
 """Sequences and optionals within a model against ONNX Runtime."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small graphs, and what all tests of graphs ask of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

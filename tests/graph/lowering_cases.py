@@ -1,7 +1,5 @@
 """Graphs and the steps that they become, told by their titles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from tests.graph.graphs import B, Maker, S, T

@@ -1,7 +1,5 @@
 """Which outputs can append to an input in place, and why others cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

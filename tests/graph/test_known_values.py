@@ -1,8 +1,6 @@
 """Which elements of tensors are known: integers, and floats that are ratios of dims, which become
 dims again where they are rounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

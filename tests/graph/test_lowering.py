@@ -1,7 +1,5 @@
 """What is fused with what, told by the titles of steps; and what the steps compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, assert_runs, graph_of, layer, titles

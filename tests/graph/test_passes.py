@@ -1,7 +1,5 @@
 """What passes recognise and what they leave alone; results stay the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

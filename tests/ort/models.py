@@ -1,7 +1,5 @@
 """Small models, as the bytes of files."""
 
-from __future__ import annotations
-
 from onnx import TensorProto, helper, load_from_string
 from tests.frontends.onnx_models import parsed
 

@@ -1,8 +1,6 @@
 """Errors: what onnxruntime raises in a case is what ftuner.ort raises, with a message that says
 what was given and what was expected."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ftuner.ort does that onnxruntime does not, or does otherwise."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os

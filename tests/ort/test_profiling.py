@@ -1,7 +1,5 @@
 """Profiles of sessions: an event for each step of a run, whose results keep their bits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An input and the output that continues it, bound to one buffer: it is written in place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The child, which has neither that thread nor the workers, then does all that the
 so does the parent.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

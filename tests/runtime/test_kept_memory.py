@@ -1,7 +1,5 @@
 """What a model keeps between runs: given back by `trim`, bounded by `memory_limit`."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Layers and models are pickled by what they were made from, or say how to move them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

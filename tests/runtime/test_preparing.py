@@ -1,7 +1,5 @@
 """Shapes for which a model is prepared before its first run."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

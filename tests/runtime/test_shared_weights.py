@@ -1,7 +1,5 @@
 """Weights that several models share: what is packed once, what is not, and when memory is freed."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Axes that a file names alike and that differ, and inputs without a shape, beside onnxruntime."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from collections.abc import Iterator, Sequence

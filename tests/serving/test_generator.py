@@ -1,7 +1,5 @@
 """Texts that are generated together are those that each has alone."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Embedders of other packages have the results that they had, without computing padding."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The text of product kernels and the order of their arguments; nothing is run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Products between two transpositions become products that are channels first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

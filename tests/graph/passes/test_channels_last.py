@@ -1,7 +1,5 @@
 """Transpositions around convolutions cancel, and what first layers read is padded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

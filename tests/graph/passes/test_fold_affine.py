@@ -1,7 +1,5 @@
 """Chains of constants that are folded, and those that are not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Norms of groups of channels keep the axes of a picture, and what only looks like one is left
 alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

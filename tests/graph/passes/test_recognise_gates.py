@@ -1,7 +1,5 @@
 """Activations written out as x times a gate: gelu with tanh, silu, hard swish."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Norms written out, and what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Rotary positions: the operator, and its spellings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Softmax written out, and what only looks like it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choices that are written as sums of products with zeros and ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Body, Maker, S, applied, assert_left_alone, graph_of, ops

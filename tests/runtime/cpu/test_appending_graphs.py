@@ -1,7 +1,5 @@
 """Outputs that append to an input in place, in graphs of any kind: the same bits as without."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

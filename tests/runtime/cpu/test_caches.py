@@ -1,7 +1,5 @@
 """Keys and values that operators write: in place, with the same results as without."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest

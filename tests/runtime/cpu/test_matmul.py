@@ -1,7 +1,5 @@
 """Products of any shape and layout equal the reference, on every ISA that this machine has."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Models run on any number of threads, from several threads, and after a fork."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -4,8 +4,6 @@ A call may have the workers or go alone, be known or new, meet workers that come
 another process, and find its arrays at other addresses.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

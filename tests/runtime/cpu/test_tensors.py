@@ -1,7 +1,5 @@
 """torch's tensors in the CPU's memory: tensors in, tensors out, nothing copied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

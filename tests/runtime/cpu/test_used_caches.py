@@ -1,7 +1,5 @@
 """Caches that a run has used up, and input that is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

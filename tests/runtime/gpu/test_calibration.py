@@ -1,7 +1,5 @@
 """Calibration of a GPU, with a simulated device in place of one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache

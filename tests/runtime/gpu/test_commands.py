@@ -1,7 +1,5 @@
 """Model commands on a device, which is interpreted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convolution, pooling and resizing on a GPU, in the interpreter, as one model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Models that are saved, with inputs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Saved models: the same bits without onnx and a compiler, and a named error for any other file."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import re
