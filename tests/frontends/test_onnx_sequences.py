@@ -20,7 +20,8 @@ def feeds(*rows: int) -> list[dict[str, Any]]:
 
 
 def test_sequences_are_made_and_taken_apart(widest: CpuBackend) -> None:
-    model = parsed("""(float[n, 3] x, float[m, 3] y) => (float[k, 3] out, int64 count)
+    model = parsed("""(float[n, 3] x, float[m, 3] y)
+            => (float[k, 3] out, float[l, 3] first_two, int64 count)
             <int64 one = {1}, int64 back = {-1}> {
         s = SequenceConstruct(x, y)
         none = SequenceEmpty()
@@ -29,6 +30,8 @@ def test_sequences_are_made_and_taken_apart(widest: CpuBackend) -> None:
         minus = Neg(x_again)
         three = SequenceInsert(s, minus, one)
         two = SequenceErase(three, back)
+        without_last = SequenceErase(three)
+        first_two = ConcatFromSequence<axis=0>(without_last)
         same = Identity(two)
         out = ConcatFromSequence<axis=0>(same)
         count = SequenceLength(three)
