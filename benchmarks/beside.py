@@ -6,8 +6,6 @@ itself, and multiply-adds that wait for nothing (`benchmarks.limits`), which sho
 workers leave. Rates are medians, in GFLOP/s.
 """
 
-from __future__ import annotations
-
 import importlib
 import statistics
 import time

@@ -6,8 +6,6 @@ the calls a second of N callers over N times those of one: 1 is perfect scaling.
 measured in the same rounds.
 """
 
-from __future__ import annotations
-
 import importlib
 import statistics
 import threading

@@ -1,7 +1,5 @@
 """The cases: operators with one dynamic extent, read from `workloads/operators.json`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Results of other forms as documents that compare ftuner with its peers at each case."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

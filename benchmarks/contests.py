@@ -6,8 +6,6 @@ ones, more often; regret is the median over these rounds of a chosen plan's time
 less one, for the other that makes it largest.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ tokens: what a step returns are the inputs of the next one. Tokens are drawn bef
 engines compute the same. Each architecture has a process of its own.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import random

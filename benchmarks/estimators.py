@@ -4,8 +4,6 @@ Files are those of skl2onnx, which needs `pip install skl2onnx`; of each, batche
 Printed are onnxruntime's times over ftuner's: above one, ftuner is faster.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path

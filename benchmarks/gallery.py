@@ -8,8 +8,6 @@ Runtime has a model of each shape. Scans are loops in Python for PyTorch, which 
 exports them for more than one length.
 """
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -5,8 +5,6 @@ A file's first output is the logits. The outputs after it are, in the order of t
 them on as its own interface does best. Libraries are imported when an engine is first asked for.
 """
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

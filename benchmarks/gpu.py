@@ -7,8 +7,6 @@ Whatever a case or a peer does to the process of its section, the others are mea
 all sections.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import json

@@ -6,8 +6,6 @@ with cuDNN's and FlashAttention's alone. Those of unequal length are given to it
 one; and as they lie to `varlen_attn`, in versions of PyTorch that have it.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence

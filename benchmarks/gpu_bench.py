@@ -1,7 +1,5 @@
 """What the sections of `benchmarks.gpu` share: a device, operands, time left, and results."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

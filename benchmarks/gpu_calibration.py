@@ -6,8 +6,6 @@ plans of each shape are timed once, and each set of constants chooses among them
 and plans are kept as samples, a JSON line each.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial

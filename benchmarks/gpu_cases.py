@@ -1,8 +1,6 @@
 """The products that are measured on a GPU: the sets of `workloads/operators.json`, and the layers
 of a language model at uneven numbers of rows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

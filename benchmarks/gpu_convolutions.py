@@ -1,8 +1,6 @@
 """Convolutions on a GPU, with a bias and relu, against cuDNN by eager PyTorch: the layers of
 `workloads/operators.json`, channels last in all engines."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace

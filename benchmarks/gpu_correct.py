@@ -6,8 +6,6 @@ ways to store operands takes seconds; the uKernels of the whole library are chec
 timed.
 """
 
-from __future__ import annotations
-
 import copy
 import traceback
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Small graphs that a GPU's nests and products are checked with, made without a model file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

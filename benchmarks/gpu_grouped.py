@@ -1,7 +1,5 @@
 """Grouped products that a GPU is checked with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

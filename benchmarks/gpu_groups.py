@@ -5,8 +5,6 @@ k in bfloat16, with `torch._grouped_mm`, in versions of PyTorch that have it. Th
 where they are told, the last makes its result.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -14,8 +14,6 @@ Where a model has indices, ours reads after each run whether one was out of rang
 it cannot be captured from outside.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence

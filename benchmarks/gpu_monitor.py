@@ -1,8 +1,6 @@
 """Clocks, power and temperature of an NVIDIA GPU while it is measured, as its driver's own tool
 reports them."""
 
-from __future__ import annotations
-
 import subprocess
 import threading
 import time

@@ -1,8 +1,6 @@
 """Vision networks on a GPU over pictures of several sizes, against the same in PyTorch, channels
 last: eager and compiled for any shape, each with and without CUDA graphs; see `gpu_models`."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

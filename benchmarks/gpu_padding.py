@@ -1,8 +1,6 @@
 """What padding to buckets costs: the usual answer to shapes that change, where kernels or graphs
 are made for a few extents, and everything else is padded up to the next of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch

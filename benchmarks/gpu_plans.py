@@ -1,8 +1,6 @@
 """What a result says of the plans that were launched for it: tiles, the estimate's terms, and the
 resources of the kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Matrix products on a GPU against the vendor's, and against what PyTorch's compiler finds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace

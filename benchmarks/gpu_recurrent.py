@@ -5,8 +5,6 @@ Ours is a model of one layer with a launch for each stage of each step. cuDNN kn
 it is called, too; nothing is compiled for it.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from functools import partial

@@ -5,8 +5,6 @@ planner considers, and each pair at each of its heights. Regret is the time of t
 that of the fastest, less one; the chosen plan is timed among them, so noise can only make it worse.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The process of one section of `benchmarks.gpu`, which starts it; see `gpu_journal`."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A device in place of one: its truth is the estimate with known constants, and noise."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 

@@ -6,8 +6,6 @@ states of their own element type, ours float32 as its file says, whatever it is 
 ids come with a mask where something is padded, which ours always takes, as its file says.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import tempfile
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ what a call costs its launcher is not in its time; that is measured beside it. C
 copies of the operands, so that they do not come from L2.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

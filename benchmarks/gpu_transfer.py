@@ -5,8 +5,6 @@ been measured: our own launches on an H200, timings that PyTorch's Inductor logg
 that vLLM's tuning chose for mixtures of experts (`published_tiles.json`). No GPU is needed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

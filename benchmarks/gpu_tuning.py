@@ -1,8 +1,6 @@
 """What it takes to be ready on a GPU, and to launch: probing, tuning from an empty cache, planning
 of shapes that were not seen before, and calls."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -6,8 +6,6 @@ the same layer in float32 (ONNX Runtime would round the input to integers, too, 
 result); interleaved, with equal threads, on inputs that rotate.
 """
 
-from __future__ import annotations
-
 import io
 import random
 from collections.abc import Callable, Mapping

@@ -6,8 +6,6 @@ is not what an engine could have reached. ftuner's probe has both as micro-bench
 thread pool runs them, as it runs a product.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

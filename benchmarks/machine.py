@@ -1,7 +1,5 @@
 """What the results say about where they were taken: processor, caches, package versions."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -8,8 +8,6 @@ samples follow rank correlation and transfer between machines. Writes `samples*.
 which git ignores, and `machines.json` to the results' folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

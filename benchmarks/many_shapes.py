@@ -4,8 +4,6 @@ Each model runs in a process of its own, on shapes in random order, each once: a
 lengths, a picture network of heights and widths, and a loop over a part of a graph.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

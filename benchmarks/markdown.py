@@ -1,7 +1,5 @@
 """Tables and numbers as the pages of docs write them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 

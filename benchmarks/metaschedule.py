@@ -5,8 +5,6 @@ environment of its own: `pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.
 cloudpickle psutil tornado` and ftuner. Kernels are compared in one process, interleaved.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

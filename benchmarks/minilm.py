@@ -1,8 +1,6 @@
 """The sentence encoder that models are measured with: its file, shapes and inputs, and the same
 network in PyTorch."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import random

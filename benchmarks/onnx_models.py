@@ -4,8 +4,6 @@ Batch and length are dynamic. Weights are given as `benchmarks.torch_models.weig
 lie in a file beside the model, so that models of more than 2 GiB can be written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Nodes and constants of a model as they come, and the idioms that exporters write them in."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

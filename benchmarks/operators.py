@@ -4,8 +4,6 @@ Extents are dynamic, threads equal, and calls interleaved. Printed are onnxrunti
 ftuner's: above one, ftuner is faster.
 """
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ the part of a call that is not its kernel. Absolute times, because there is no p
 each is the least of many (planning: the least of several medians).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -7,8 +7,6 @@ bfloat16, which it need not round. Engines are interleaved, with equal threads; 
 layers, which calls rotate through.
 """
 
-from __future__ import annotations
-
 import io
 import random
 import tempfile

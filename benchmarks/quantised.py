@@ -5,8 +5,6 @@ The engines take turns (`ftuner_tools.timing`), with equal threads and inputs th
 of each model has a process of its own for each thread count.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import random

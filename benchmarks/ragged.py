@@ -6,8 +6,6 @@ or with all requests of the stream sorted by length, which a server that answers
 All ways take turns; seconds are the least of the rounds.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import time

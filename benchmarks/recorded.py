@@ -1,7 +1,5 @@
 """The results that are kept: a folder for each machine, with what is to be said of it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -5,8 +5,6 @@ every panel width, on every grid of workers. The weight comes from the level tha
 in a program that reads others, too: L3, or DRAM where the last cache cannot hold it.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`python -m benchmarks.report`: write docs/performance and its summaries from saved results."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Tokens per second of batches of unequal length, as docs/batches.md shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from benchmarks.markdown import table

@@ -1,7 +1,5 @@
 """The tables of one CPU's results, for its page in docs/performance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

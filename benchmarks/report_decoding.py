@@ -1,7 +1,5 @@
 """The part of docs/zoo.md about decoders: a new token after texts of several lengths."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from benchmarks.markdown import number, table

@@ -3,8 +3,6 @@
 `python -m benchmarks.report_gpu FOLDER` prints that of the results in a folder, a dry run's too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any

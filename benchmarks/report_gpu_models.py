@@ -1,7 +1,5 @@
 """Whole models on a GPU, as the report shows them."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables of one CPU's results that are about whole models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from benchmarks.markdown import both, number

@@ -1,7 +1,5 @@
 """Pictures of results, one panel each: how many times as fast as its peers ftuner is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The few numbers of each machine that docs/performance.md and README.md show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

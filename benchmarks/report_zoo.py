@@ -1,8 +1,6 @@
 """docs/zoo.md: published architectures, as exporters write them, against the peers; and whether
 other files of them are right."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

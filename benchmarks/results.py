@@ -1,7 +1,5 @@
 """Result documents: comparison with the peers, summaries, reading and writing."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

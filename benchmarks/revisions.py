@@ -6,8 +6,6 @@ that a busy neighbour slows both. A ratio is the earlier revision's time over th
 above one, the present is faster.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

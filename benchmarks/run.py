@@ -1,7 +1,5 @@
 """`python -m benchmarks.run`: measure ftuner against its peers and save the results as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -7,8 +7,6 @@ the median over the rounds of the time of the planner's own way over that of ano
 the other that makes it largest.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence

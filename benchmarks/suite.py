@@ -1,7 +1,5 @@
 """The command of a suite: cases of one kind, each thread count in a process of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The models of `benchmarks.onnx_models` as PyTorch modules, written as they are used: with its own
 attention, norms and activations."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional

@@ -1,8 +1,6 @@
 """Modules of PyTorch as users have them, at their published sizes, with random weights, and the
 inputs that they are measured with."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

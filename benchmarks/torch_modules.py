@@ -6,8 +6,6 @@ process of its own for each thread count, in which an engine's time to its first
 too: compilers have no caches from before, unless `--warm` is given.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import random

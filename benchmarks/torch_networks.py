@@ -1,7 +1,5 @@
 """Networks of ONNX files as modules of PyTorch, channels last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ exported with, and compared with PyTorch at other shapes; or by `torch.compile`,
 Nothing is timed but compiling.
 """
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections import Counter

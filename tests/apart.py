@@ -1,7 +1,5 @@
 """Functions run in a forked child, whose end tells what it did: what may fault or hang."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import mmap

@@ -1,7 +1,5 @@
 """Functions called at once, each in a thread of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """`python -m tests.cli_reference`: writes docs/cli.md, the reference of the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What all tests share: back ends of the ISAs this machine has, recorded CPUs, golden files."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
@@ -232,6 +230,13 @@ def widest(backend_of: Callable[[str], CpuBackend]) -> Iterator[CpuBackend]:
     threads = found.threads
     yield found
     found.threads = threads
+
+
+@pytest.fixture
+def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    """The tests' own back end in the place of the process's."""
+    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
+    return widest
 
 
 def recorded_cpus() -> tuple[CpuHardware, ...]:

@@ -1,8 +1,6 @@
 """Whether numbers are of a distribution: bounds that numbers of it pass but for one in 10,000. So
 tests give seeds; only `assert_other` is for numbers that are new in each run of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 An emulator's own rates say nothing, and to probe it takes minutes. The cores and caches are as the
 system tells them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from itertools import zip_longest

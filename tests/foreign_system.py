@@ -4,8 +4,6 @@ A `sitecustomize` imports it, so that the processes which ftuner starts lack the
 is NumPy's, LLVM's and the standard library's own use of Linux: they are imported before.
 """
 
-from __future__ import annotations
-
 import asyncio  # noqa: F401
 import concurrent.futures.thread  # noqa: F401
 import ctypes

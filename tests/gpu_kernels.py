@@ -1,7 +1,5 @@
 """Kernels of GPUs with the default tuning."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ftuner.core.gpu.tile import BlockTile, ProductKernel

@@ -7,8 +7,6 @@ the order of operands that may be exchanged do not matter. Cases are the tests t
 as they are and with symbols for extents, changed nodes of every importer, and random graphs.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import warnings

@@ -1,8 +1,6 @@
 """Tests that take longest, which the core leaves out: `python -m tests.long_tests REPORT` writes
 their names from a report of `pytest --junitxml`, measured on two idle cores."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

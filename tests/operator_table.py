@@ -1,7 +1,5 @@
 """`python -m tests.operator_table`: writes docs/operators.md, the table of ONNX's operators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from textwrap import fill

@@ -1,7 +1,5 @@
 """`python -m tests.plan_picture`: draws docs/plan.svg, the tiles of a plan for a known machine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

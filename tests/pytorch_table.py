@@ -1,8 +1,6 @@
 """`python -m tests.pytorch_table`: writes docs/pytorch-operators.md, the table of ATen's operators
 that are imported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 

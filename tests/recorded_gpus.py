@@ -1,7 +1,5 @@
 """GPUs that are recorded, for tests that hold on all of them."""
 
-from __future__ import annotations
-
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 

@@ -1,7 +1,5 @@
 """References in float64 with their error bounds, and arrays that lie in every way."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

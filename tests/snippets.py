@@ -5,8 +5,6 @@ and `mlp.onnx`. Lines of shell blocks that call `ftuner` run there, too. A `text
 block is what it prints. `python -m tests.snippets PAGE...` writes the `text` blocks anew.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -55,56 +53,41 @@ class Snippet:
 def write_encoder(path: Path) -> None:
     """A model with the inputs and outputs of the sentence encoder that docs/index.md installs:
     embeddings of the tokens that are seen, and their mean."""
-    from onnx import TensorProto, helper, numpy_helper, save
+    from onnx import save
+    from tests.frontends.onnx_models import parsed
 
+    tokens = "int64[batch_size, sequence_length]"
+    text = f"""({tokens} input_ids, {tokens} attention_mask)
+            => ({tokens} output, {tokens} "463",
+                float[batch_size, sequence_length, 384] "onnx::Shape_422",
+                float[batch_size, 384] "461")
+            <int64[1] last = {{2}}, int64[1] second = {{1}}> {{
+        found = Gather(table, input_ids)
+        seen = Cast<to=1>(attention_mask)
+        column = Unsqueeze(seen, last)
+        "onnx::Shape_422" = Mul(found, column)
+        "461" = ReduceMean<keepdims=0>("onnx::Shape_422", second)
+        output = Identity(attention_mask)
+        "463" = Identity(attention_mask)
+    }}"""
     table = np.linspace(-1, 1, 8192 * 384, dtype=np.float32).reshape(8192, 384)
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["found"]),
-        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
-        helper.make_node("Mul", ["found", "column"], ["onnx::Shape_422"]),
-        helper.make_node("ReduceMean", ["onnx::Shape_422", "second"], ["461"], keepdims=0),
-        helper.make_node("Identity", ["attention_mask"], ["output"]),
-        helper.make_node("Identity", ["attention_mask"], ["463"]),
-    ]
-    tokens = ["batch_size", "sequence_length"]
-    ids, mask, same, again = (
-        helper.make_tensor_value_info(name, TensorProto.INT64, tokens)
-        for name in ("input_ids", "attention_mask", "output", "463")
-    )
-    each, mean = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("onnx::Shape_422", [*tokens, 384]), ("461", [tokens[0], 384]))
-    )
-    constants = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([2]), "last"),
-        numpy_helper.from_array(np.array([1]), "second"),
-    ]
-    graph = helper.make_graph(nodes, "encoder", [ids, mask], [same, again, each, mean], constants)
-    opsets = [helper.make_opsetid("", 18)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    save(parsed(text, table=table), path)
 
 
 def write_models(folder: Path) -> None:
     """The files that pages name."""
-    from onnx import helper, numpy_helper, save
+    from onnx import save
+    from tests.frontends.onnx_models import parsed
 
     write_encoder(folder / "encoder.onnx")
     rng = np.random.default_rng(0)
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(shape, np.float32), name)
-        for name, shape in (("up", (64, 128)), ("down", (128, 64)))
-    ]
-    nodes = [
-        helper.make_node("MatMul", ["x", "up"], ["wide"]),
-        helper.make_node("Relu", ["wide"], ["hidden"]),
-        helper.make_node("MatMul", ["hidden", "down"], ["y"]),
-    ]
-    x, y = (helper.make_tensor_value_info(name, 1, ["rows", 64]) for name in "xy")
-    graph = helper.make_graph(nodes, "mlp", [x], [y], weights)
-    opsets = [helper.make_opsetid("", 18)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=10), folder / "mlp.onnx")
+    text = """(float[rows, 64] x) => (float[rows, 64] y) {
+        wide = MatMul(x, up)
+        hidden = Relu(wide)
+        y = MatMul(hidden, down)
+    }"""
+    up, down = (rng.standard_normal(shape, np.float32) for shape in ((64, 128), (128, 64)))
+    save(parsed(text, up=up, down=down), folder / "mlp.onnx")
 
 
 def snippets(page: str, language: str, gpu: bool = False) -> list[Snippet]:

@@ -1,7 +1,5 @@
 """The benchmark harness, held to with engines that are made up."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,7 +1,5 @@
 """Rates beside another library: each call follows one of that library, and all give one result."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.beside import ALONE, _calls, rates

@@ -1,7 +1,5 @@
 """Throughput of several callers: what is counted, and what becomes of it."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

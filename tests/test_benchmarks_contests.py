@@ -1,7 +1,5 @@
 """A contest of each kind of step runs on small extents, and each way gives what the others give."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from benchmarks.step_contests import Step, attention, chain, convolution, hold, ring

@@ -1,7 +1,5 @@
 """Decoders token by token: each engine hands its own keys and values on, and all agree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

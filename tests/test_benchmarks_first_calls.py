@@ -1,7 +1,5 @@
 """What the first call of a shape costs: which calls are timed, and what is made of their times."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The GPU benchmarks: the script from end to end in Triton's interpreter, and its report."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

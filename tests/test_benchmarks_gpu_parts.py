@@ -1,7 +1,5 @@
 """Parts of the GPU benchmarks: timing, right answers, operands and captures."""
 
-from __future__ import annotations
-
 import json
 import random
 from contextlib import contextmanager

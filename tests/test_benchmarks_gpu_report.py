@@ -1,7 +1,5 @@
 """The report of GPU benchmarks, from results as a run on a chip would leave them."""
 
-from __future__ import annotations
-
 from benchmarks import recorded, report, results
 
 

@@ -1,7 +1,5 @@
 """The tables of tiles by chip: the published data, and how far the estimate ranks it."""
 
-from __future__ import annotations
-
 import json
 from math import isnan
 

@@ -1,7 +1,5 @@
 """What the machine lets through: all workers take part, and shares are of the longest limit."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """The models that benchmarks write as ONNX files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

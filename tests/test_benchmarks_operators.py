@@ -1,7 +1,5 @@
 """Models of one operator each."""
 
-from __future__ import annotations
-
 import onnx
 from benchmarks.operators import operators
 

@@ -1,7 +1,5 @@
 """Models that ONNX Runtime has quantised, timed beside it."""
 
-from __future__ import annotations
-
 import pytest
 from benchmarks.quantised import CASES, FLOAT32, PEERS, measured
 

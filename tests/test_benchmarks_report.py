@@ -1,7 +1,5 @@
 """What is made of results: summaries, and the page."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The page of architectures tells ratios, losses, and what was not timed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from benchmarks.report_zoo import page

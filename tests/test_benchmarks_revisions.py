@@ -1,7 +1,5 @@
 """Comparing two revisions: the requests to the measuring processes, and the ratios of times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The benchmark of speech detectors, with small models in the place of silero-vad's files."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,40 +15,33 @@ pytest.importorskip("onnxruntime")
 import onnx
 from benchmarks import report, results, speech
 from benchmarks.agreeing import difference
-from onnx import helper
+from tests.frontends.onnx_models import parsed
 
 ROOT = Path(__file__).parent.parent
-FLOAT, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-
-
-def detector(inputs: dict[str, list], outputs: dict[str, list], nodes: list) -> onnx.ModelProto:
-    """A model of a mean of the sound and of each state."""
-    graph = helper.make_graph(
-        nodes, "small",
-        [helper.make_tensor_value_info(n, INT64 if n == "sr" else FLOAT, s)
-         for n, s in inputs.items()],
-        [helper.make_tensor_value_info(n, FLOAT, s) for n, s in outputs.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def of_windows() -> onnx.ModelProto:
-    return detector(
-        {"input": ["batch", 576], "state": [2, "batch", 128], "sr": []},
-        {"output": ["batch", 1], "stateN": [2, "batch", 128]},
-        [helper.make_node("ReduceMean", ["input"], ["output"], axes=[1]),
-         helper.make_node("Tanh", ["state"], ["stateN"])],
-    )  # fmt: skip
+    """A model of a mean of the sound and of each state."""
+    return parsed(
+        """(float[batch, 576] input, float[2, batch, 128] state, int64 sr)
+            => (float[batch, 1] output, float[2, batch, 128] stateN) {
+        output = ReduceMean<axes=[1]>(input)
+        stateN = Tanh(state)
+    }""",
+        17,
+    )
 
 
 def of_sounds() -> onnx.ModelProto:
-    states = {"h": [1, 1, 128], "c": [1, 1, 128]}
-    return detector(
-        {"input": ["windows", 576], **states},
-        {"speech_probs": ["windows"], "hn": [1, 1, 128], "cn": [1, 1, 128]},
-        [helper.make_node("ReduceMean", ["input"], ["speech_probs"], axes=[1], keepdims=0),
-         helper.make_node("Tanh", ["h"], ["hn"]), helper.make_node("Sigmoid", ["c"], ["cn"])],
-    )  # fmt: skip
+    return parsed(
+        """(float[windows, 576] input, float[1, 1, 128] h, float[1, 1, 128] c)
+            => (float[windows] speech_probs, float[1, 1, 128] hn, float[1, 1, 128] cn) {
+        speech_probs = ReduceMean<axes=[1], keepdims=0>(input)
+        hn = Tanh(h)
+        cn = Sigmoid(c)
+    }""",
+        17,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Streams of shapes that never repeat: which shapes are drawn, and what is made of their times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """Vision networks that benchmarks write, and the benchmark of them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -1,8 +1,6 @@
 """Architectures of `transformers`: rows are sound, verdicts are strict, and files of some of them,
 made here, load and are right at all shapes."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

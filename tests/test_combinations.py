@@ -1,7 +1,5 @@
 """Few combinations of parameters stand for all, and shares of what is alike for the whole."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 
 import pytest

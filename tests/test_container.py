@@ -4,8 +4,6 @@ There is no container engine here: a test executes what the Dockerfile says in a
 for the root of the image.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """What the pages say is true where a test can tell: files exist, snippets run, names are there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

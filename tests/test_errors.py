@@ -1,7 +1,5 @@
 """Messages of errors have a bounded length and printable characters, whatever was given."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """The examples use the public interface alone, and run."""
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

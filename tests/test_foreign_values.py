@@ -1,8 +1,6 @@
 """What the public functions cannot take, they refuse with an error of their own; and what is an
 array in a way of its own, they read as NumPy does."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A program frozen by PyInstaller, without options: it computes what it should, and never starts
 itself."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The digest of graphs tells what they compute, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("onnx")

@@ -1,8 +1,6 @@
 """Guards find what they are for: reads and writes beside an array, in the memory of a caller and in
 what the runtime allocates."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Callable

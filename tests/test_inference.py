@@ -1,7 +1,5 @@
 """Models from files and from graphs."""
 
-from __future__ import annotations
-
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -22,37 +20,19 @@ needs_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="onnx is not i
 
 
 def model_bytes() -> bytes:
-    from onnx import TensorProto, helper
+    from onnx import helper
+    from tests.frontends.onnx_models import parsed
 
-    nodes = [
-        helper.make_node("Add", ["x", "y"], ["sum"]),
-        helper.make_node("Exp", ["sum"], ["power"]),
-        helper.make_node("Shape", ["x"], ["shape"]),
-    ]
-    infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3]) for name in ("x", "y")
-    ]
-    outputs = [
-        helper.make_tensor_value_info("power", TensorProto.FLOAT, ["batch", 3]),
-        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
-    ]
-    graph = helper.make_graph(nodes, "test", infos, outputs)
-    opsets = [helper.make_opsetid("", 18)]
-    model = helper.make_model(
-        graph, opset_imports=opsets, ir_version=10, producer_name="tests", model_version=3,
-        domain="org.example", doc_string="a model",
-    )  # fmt: skip
-    model.graph.doc_string = "a graph"
+    model = parsed("""(float[batch, 3] x, float[batch, 3] y)
+            => (float[batch, 3] power, int64[2] shape) {
+        sum = Add(x, y)
+        power = Exp(sum)
+        shape = Shape(x)
+    }""")
+    model.producer_name, model.domain, model.model_version = "tests", "org.example", 3
+    model.doc_string, model.graph.doc_string = "a model", "a graph"
     helper.set_model_props(model, {"language": "en"})
-    data: bytes = model.SerializeToString()
-    return data
-
-
-@pytest.fixture
-def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
-    """The tests' own back end in the place of the process's."""
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
-    return widest
+    return model.SerializeToString()
 
 
 def test_compile_takes_a_graph(as_default: CpuBackend) -> None:

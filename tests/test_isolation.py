@@ -1,7 +1,5 @@
 """What a worker does to itself is told, and the next payload is answered."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 
 import ftuner
 from ftuner.graph.schedules import SCHEDULES, binding_name
@@ -228,10 +227,8 @@ def test_import_is_light() -> None:
     )
     seconds = []
     for _ in range(3):
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-        )
-        taken, loaded = done.stdout.split("\n")[:2]
+        done = printed("-c", script)
+        taken, loaded = done.split("\n")[:2]
         assert loaded == ""
         seconds.append(float(taken))
     assert min(seconds) < SECONDS_TO_IMPORT
@@ -244,18 +241,15 @@ def test_names_are_imported_when_they_are_asked_for() -> None:
         "import ftuner.hardware.model; from ftuner.hardware.model import CpuHardware; "
         "print(callable(ftuner.hardware), callable(ftuner.matmul), 'numpy' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True,
-                          timeout=60, check=True)  # fmt: skip
-    assert done.stdout.split() == ["False", "False", "True", "True", "True"]
+    done = printed("-c", script)
+    assert done.split() == ["False", "False", "True", "True", "True"]
 
 
 def test_import_loads_what_operators_need_alone() -> None:
     """Reports, models and GPUs are loaded on first use."""
     script = "import sys, ftuner; print(*(m for m in sys.modules if m.startswith('ftuner.')))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    loaded = {module.removeprefix("ftuner.") for module in done.stdout.split()}
+    done = printed("-c", script)
+    loaded = {module.removeprefix("ftuner.") for module in done.split()}
     late = (
         "cli", "inference", "compiler", "models", "learn", "frontends", "graph.ir", "core.dim",
         "report.explain", "report.shown", "hardware.gpu_model",

@@ -1,8 +1,6 @@
 """The work of loading a model grows with its nodes, not with their square; the depth of calls and
 the number of kernels do not grow."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Models explain themselves: by shapes, by arrays, and with named errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

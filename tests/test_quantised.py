@@ -1,7 +1,5 @@
 """`ftuner.quantize`: files with ranges from samples, beside float64 and onnxruntime."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
-from tests.frontends.onnx_models import model_of
+from onnx import numpy_helper
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 from ftuner.errors import ConfigurationError, GraphError, InputError, MissingFileError
@@ -23,12 +21,6 @@ def numbers(*shape: int) -> Array:
     return RNG.standard_normal(shape, np.float32)
 
 
-def saved_ir(model: onnx.ModelProto) -> onnx.ModelProto:
-    # The newest that the ONNX Runtime of these tests reads is older than onnx's own.
-    model.ir_version = 10
-    return model
-
-
 WEIGHT, SECOND, BIAS = numbers(37, 23), numbers(5, 23), numbers(23)
 
 
@@ -39,38 +31,26 @@ FILTERS = {
 
 def layers() -> onnx.ModelProto:
     """Two products, one of a transposed weight, that a third value also reads."""
-    return saved_ir(
-        model_of(
-            [
-                helper.make_node("MatMul", ["x", "weight"], ["product"], "first"),
-                helper.make_node("Add", ["product", "bias"], ["sum"]),
-                helper.make_node("Relu", ["sum"], ["hidden"]),
-                helper.make_node("Gemm", ["hidden", "second"], ["y"], "last", transB=1),
-                helper.make_node("ReduceMax", ["hidden"], ["most"], keepdims=0),
-            ],
-            {"x": ("float32", ["batch", 37])},
-            ["y", "most"],
-            {"weight": WEIGHT, "second": SECOND, "bias": BIAS},
-        )
-    )
+    text = """(float[batch, 37] x) => (y, most) {
+        [first] product = MatMul(x, weight)
+        sum = Add(product, bias)
+        hidden = Relu(sum)
+        [last] y = Gemm<transB=1>(hidden, second)
+        most = ReduceMax<keepdims=0>(hidden)
+    }"""
+    return parsed(text, weight=WEIGHT, second=SECOND, bias=BIAS)
 
 
 def convolutions() -> onnx.ModelProto:
     """A residual block, and a convolution in groups."""
-    return saved_ir(
-        model_of(
-            [
-                helper.make_node("Conv", ["x", "a", "b"], ["first"], "first", pads=[1, 1, 1, 1]),
-                helper.make_node("Relu", ["first"], ["hidden"]),
-                helper.make_node("Conv", ["hidden", "c"], ["second"], "second", strides=[1, 1]),
-                helper.make_node("Add", ["second", "hidden"], ["sum"]),
-                helper.make_node("Conv", ["sum", "d"], ["y"], "apart", group=7),
-            ],
-            {"x": ("float32", ["n", 3, "h", "w"])},
-            ["y"],
-            FILTERS,
-        )
-    )
+    text = """(float[n, 3, h, w] x) => (y) {
+        [first] first = Conv<pads=[1, 1, 1, 1]>(x, a, b)
+        hidden = Relu(first)
+        [second] second = Conv<strides=[1, 1]>(hidden, c)
+        sum = Add(second, hidden)
+        [apart] y = Conv<group=7>(sum, d)
+    }"""
+    return parsed(text, **FILTERS)
 
 
 def levels(x: Array, low: float, high: float) -> Array:
@@ -209,8 +189,7 @@ def old() -> onnx.ModelProto:
 
 
 def without_layers() -> onnx.ModelProto:
-    node = helper.make_node("MatMul", ["x", "x"], ["y"])
-    return saved_ir(model_of([node], {"x": ("float32", [3, 3])}, ["y"], {}))
+    return parsed("(float[3, 3] x) => (y) { y = MatMul(x, x) }")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The site of the docs in a real browser: pages narrow and wide, light and dark, and its search."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,23 +1,17 @@
 """`scripts/size` counts each file once, for its room."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
 def test_rooms_add_up() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "size"), "HEAD"], capture_output=True, text=True,
-        check=True, timeout=60,
-    )  # fmt: skip
-    head, *rows = (line.split() for line in done.stdout.splitlines())
+    done = printed(str(ROOT / "scripts" / "size"), "HEAD")
+    head, *rows = (line.split() for line in done.splitlines())
     assert head == ["room", "lines", "files", "since", "HEAD"]
     counted = {name: [int(x.replace(",", "")) for x in numbers] for name, *numbers in rows}
     sources = counted.pop("src/ftuner")

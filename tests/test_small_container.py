@@ -1,8 +1,6 @@
 """The example of a small container: the folder that it assembles runs a saved model by itself, and
 has under 100 MB."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,8 +1,6 @@
 """What a type checker sees of the public names: no `Any` where a type is known, and no more names
 than there are."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -10,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 
 import ftuner
 
@@ -101,10 +100,8 @@ def test_a_program_is_checked_strictly(tmp_path: Path) -> None:
 
 def test_names_are_listed_whether_they_are_imported_or_not() -> None:
     script = "import ftuner; print(*dir(ftuner))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == sorted(ftuner.__all__)
+    done = printed("-c", script)
+    assert done.split() == sorted(ftuner.__all__)
     assert {"load", "Model", "matmul"} <= set(dir(ftuner))
     with pytest.raises(AttributeError, match="no attribute 'matmull'"):
         ftuner.matmull  # type: ignore[attr-defined]  # noqa: B018

@@ -1,7 +1,5 @@
 """Chains that are walked by stripes whatever the estimate says."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Factors of wild magnitudes, and their exact products."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction

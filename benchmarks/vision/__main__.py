@@ -4,8 +4,6 @@ Every engine computes float32 with equal threads, interleaved, on inputs that ro
 rotate their weights, too. A network or a kind of convolution has a process for each thread count.
 """
 
-from __future__ import annotations
-
 import importlib
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """Convolutional classifiers: from a picture to logits of `CLASSES`."""
 
-from __future__ import annotations
-
 import onnx
 
 from benchmarks.vision.writing import BRANCH_SCALE, PICTURE, Size, VisionWriter

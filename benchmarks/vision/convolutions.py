@@ -1,7 +1,5 @@
 """Convolutions one by one: the cases, each as a model of one layer, and the layer in PyTorch."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from collections.abc import Callable

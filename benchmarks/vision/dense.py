@@ -1,7 +1,5 @@
 """Networks whose result is as large as the picture: segmentation and detection."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

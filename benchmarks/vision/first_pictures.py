@@ -3,8 +3,6 @@
 `python -m benchmarks.vision.first_pictures` is one of the processes.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import random

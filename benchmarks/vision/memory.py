@@ -4,8 +4,6 @@
 no other part of the benchmarks.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """PP-OCR's networks, which find and read lines of text, with the weights that rapidocr carries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import onnx

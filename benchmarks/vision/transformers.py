@@ -1,7 +1,5 @@
 """Transformers on pictures. Widths of heads stay as they are in narrower networks."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto

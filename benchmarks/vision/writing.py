@@ -4,8 +4,6 @@ Activations are channels first, `(batch, channels, height, width)`, with dynamic
 width, or tokens, `(batch, length, channels)`. A network can be made narrower and shallower.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The networks, by name, and the pictures that each is measured with."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ cache. Each architecture has a process of its own. `--check` compares outputs an
 A line says what passes recognise in a file, and what they leave written out.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess

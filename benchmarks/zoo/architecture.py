@@ -1,7 +1,5 @@
 """What a row of the zoo is: an architecture of `transformers`, and how its inputs are made."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ Runtime does not run a file at all, ftuner is right if it agrees with torch; oth
 be at fault, and does not count.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from typing import Any

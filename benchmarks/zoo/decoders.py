@@ -1,7 +1,5 @@
 """Decoders of text: each reads a whole text, and most also continue one from keys and values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ Beside each file are inputs and what torch itself computes from them, so that a 
 neither torch nor `transformers`.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """What an architecture costs: loading, first calls, calls against the peers, and its steps."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """What passes recognise in a file, and what they leave written out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path

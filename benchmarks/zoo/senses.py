@@ -1,7 +1,5 @@
 """Networks that see and hear, and those that also read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

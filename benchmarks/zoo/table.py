@@ -1,7 +1,5 @@
 """All rows of the zoo by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from benchmarks.zoo import decoders, held_out, senses, text

@@ -1,7 +1,5 @@
 """Encoders of text, and networks from one text to another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Other files of the same architectures: other opsets and precisions, other exporters, and what
 optimisers make of a file."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor

@@ -1,7 +1,5 @@
 """What tests of the command line share: a cache of their own, the narrowest ISA, one thread."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec

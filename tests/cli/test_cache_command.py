@@ -1,7 +1,5 @@
 """`ftuner cache`: what it shows, prunes and clears."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

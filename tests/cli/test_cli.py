@@ -1,7 +1,5 @@
 """The command line, in this process, with a cache of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

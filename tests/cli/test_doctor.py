@@ -1,10 +1,6 @@
 """`ftuner doctor`: what it finds, on this machine and on described ones."""
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.child import printed
 from tests.cli.invoking import document, run
 
 import ftuner
@@ -100,8 +97,8 @@ def test_nothing_is_compiled(folder: Path) -> None:
         "import sys\nfrom ftuner.cli.main import app\n"
         "try: app(['doctor', '--json'])\nexcept SystemExit: print('loaded', *sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    text, _, loaded = done.stdout.partition("loaded ")
+    done = printed("-c", code)
+    text, _, loaded = done.partition("loaded ")
     if not Path("/proc/driver/nvidia/version").exists():
         assert not {"torch", "triton", "ftuner.runtime.cpu.probe"} & set(loaded.split())
     assert json.loads(text)["healthy"]

@@ -1,7 +1,5 @@
 """Extents as positionals and as options."""
 
-from __future__ import annotations
-
 import pytest
 import typer
 from tests.cli.invoking import document, run

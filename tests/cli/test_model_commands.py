@@ -1,7 +1,5 @@
 """`run`, `explain`, `compare` and `bench` of models, in this process, on small ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 from tests.cli.invoking import document, exit_code_of, run
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 from ftuner.cli.main import EXIT_USAGE
@@ -29,8 +26,6 @@ BIAS = RNG.standard_normal(5).astype(np.float32)
 
 
 def saved(model: onnx.ModelProto, path: Path) -> str:
-    # The newest that the ONNX Runtime of these tests reads is older than onnx's own.
-    model.ir_version = 10
     onnx.save(model, path)
     return str(path)
 
@@ -38,33 +33,23 @@ def saved(model: onnx.ModelProto, path: Path) -> str:
 @pytest.fixture
 def layer(tmp_path: Path) -> str:
     """relu(x @ weight + bias), and the sum of each row."""
-    model = model_of(
-        [
-            helper.make_node("MatMul", ["x", "weight"], ["product"]),
-            helper.make_node("Add", ["product", "bias"], ["sum"]),
-            helper.make_node("Relu", ["sum"], ["head/y"]),
-            helper.make_node("ReduceSum", ["head/y", "axes"], ["total"], keepdims=0),
-        ],
-        {"x": ("float32", ["batch", 8])},
-        ["head/y", "total"],
-        {"weight": WEIGHT, "bias": BIAS, "axes": np.array([1])},
-    )
-    return saved(model, tmp_path / "layer.onnx")
+    text = """(float[batch, 8] x) => ("head/y", total) <int64[1] axes = {1}> {
+        product = MatMul(x, weight)
+        sum = Add(product, bias)
+        "head/y" = Relu(sum)
+        total = ReduceSum<keepdims=0>("head/y", axes)
+    }"""
+    return saved(parsed(text, weight=WEIGHT, bias=BIAS), tmp_path / "layer.onnx")
 
 
 @pytest.fixture
 def lookup(tmp_path: Path) -> str:
     """Rows of a table by index, those that the mask leaves out as zero."""
-    model = model_of(
-        [
-            helper.make_node("Gather", ["table", "ids"], ["rows"]),
-            helper.make_node("Where", ["mask", "rows", "zero"], ["y"]),
-        ],
-        {"ids": ("int64", ["length"]), "mask": ("bool", ["length", 1])},
-        ["y"],
-        {"table": WEIGHT, "zero": np.float32(0.0)},
-    )
-    return saved(model, tmp_path / "lookup.onnx")
+    text = """(int64[length] ids, bool[length, 1] mask) => (y) <float zero = {0}> {
+        rows = Gather(table, ids)
+        y = Where(mask, rows, zero)
+    }"""
+    return saved(parsed(text, table=WEIGHT), tmp_path / "lookup.onnx")
 
 
 def reference(x: np.ndarray) -> np.ndarray:
@@ -102,15 +87,11 @@ def test_run_on_random_inputs(layer: str, lookup: str) -> None:
 @pytest.fixture
 def decoder(tmp_path: Path) -> str:
     """Rows after those of a past, and their sum."""
-    model = model_of(
-        [
-            helper.make_node("Concat", ["past", "new"], ["present"], axis=1),
-            helper.make_node("ReduceSum", ["present", "axes"], ["total"], keepdims=0),
-        ],
-        {"past": ("float32", ["batch", "rows", 4]), "new": ("float32", ["batch", "more", 4])},
-        ["total", "present"],
-        {"axes": np.array([1])},
-    )
+    model = parsed("""(float[batch, rows, 4] past, float[batch, more, 4] new) => (total, present)
+            <int64[1] axes = {1}> {
+        present = Concat<axis=1>(past, new)
+        total = ReduceSum<keepdims=0>(present, axes)
+    }""")
     return saved(model, tmp_path / "decoder.onnx")
 
 
@@ -139,7 +120,7 @@ def test_compare_appends_in_place(decoder: str) -> None:
 
 
 def test_numbers_that_json_lacks(tmp_path: Path) -> None:
-    model = model_of([helper.make_node("Log", ["x"], ["y"])], {"x": ("float32", ["n"])}, ["y"])
+    model = parsed("(float[n] x) => (y) { y = Log(x) }")
     np.save(tmp_path / "x.npy", np.array([1.0, -1.0, 0.0], np.float32))
     arguments = (saved(model, tmp_path / "log.onnx"), "--input", f"x={tmp_path / 'x.npy'}")
     (y,) = document("run", *arguments)["outputs"]
@@ -198,15 +179,11 @@ def test_explain_says_what_the_model_does(layer: str) -> None:
 @pytest.fixture
 def late(tmp_path: Path) -> str:
     """Sums along axes that are an input, and random numbers."""
-    model = model_of(
-        [
-            helper.make_node("RandomNormalLike", ["x"], ["noise"]),
-            helper.make_node("Add", ["x", "noise"], ["noisy"]),
-            helper.make_node("ReduceSum", ["noisy", "axes"], ["y"], keepdims=0),
-        ],
-        {"x": ("float32", ["rows", 4]), "axes": ("int64", [1])},
-        ["y"],
-    )
+    model = parsed("""(float[rows, 4] x, int64[1] axes) => (y) {
+        noise = RandomNormalLike(x)
+        noisy = Add(x, noise)
+        y = ReduceSum<keepdims=0>(noisy, axes)
+    }""")
     return saved(model, tmp_path / "late.onnx")
 
 
@@ -464,21 +441,16 @@ def test_bad_options(arguments: tuple[str, ...]) -> None:
 
 def test_repeated_layers_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    nodes = []
-    for i in range(4):
-        before = f"l{i - 1}" if i else "x"
-        nodes += [
-            helper.make_node("MatMul", [before, "weight"], [f"p{i}"]),
-            helper.make_node("LayerNormalization", [f"p{i}", "scale"], [f"l{i}"], axis=-1),
-        ]
+    layers = "\n".join(
+        f"p{i} = MatMul(l{i}, weight) l{i + 1} = LayerNormalization<axis=-1>(p{i}, scale)"
+        for i in range(4)
+    )
     weight = RNG.standard_normal((8, 8)).astype(np.float32)
-    model = model_of(
-        nodes, {"x": ("float32", ["batch", 8])}, ["l3"],
-        {"weight": weight, "scale": np.ones(8, np.float32)},
-    )  # fmt: skip
+    text = f"(float[batch, 8] l0) => (l4) {{ {layers} }}"
+    model = parsed(text, weight=weight, scale=np.ones(8, np.float32))
     path = saved(model, tmp_path / "layers.onnx")
     steps = len(document("explain", path)["groups"])
-    for options in ((), ("--shape", "x=7x8")):
+    for options in ((), ("--shape", "l0=7x8")):
         shown = run("explain", path, *options).stdout
         assert shown.count("product: matmul") == 1, shown
         assert "times" in shown

@@ -1,7 +1,5 @@
 """Inputs from options, and whether outputs agree: no model is run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables, whose titles and captions are as wide as the terminal."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 from rich.console import Console

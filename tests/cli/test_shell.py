@@ -1,7 +1,5 @@
 """The command line as a shell runs it: start, completion, errors, interrupts, widths, colours."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -11,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 from tests.cli.invoking import run
 
 import ftuner
@@ -92,10 +91,8 @@ def test_start_is_light(arguments: str, tmp_path: Path) -> None:
         f"try: app([{arguments}])\nexcept SystemExit: print('loaded', *sys.modules)"
     )
     environment = {**os.environ, "FTUNER_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert not HEAVY & set(done.stdout.split("loaded ")[1].split())
+    done = printed("-c", code, env=environment)
+    assert not HEAVY & set(done.split("loaded ")[1].split())
 
 
 def test_completion_scripts() -> None:

@@ -1,7 +1,5 @@
 """`ftuner hardware --export` and `ftuner tune --from`, with caches of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

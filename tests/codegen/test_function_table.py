@@ -1,7 +1,5 @@
 """Both code generators and the front end are held to the table of scalar functions."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from llvmlite import ir

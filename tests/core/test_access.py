@@ -1,7 +1,5 @@
 """Kernels read and write the addresses that their definitions say, however axes are merged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product as every

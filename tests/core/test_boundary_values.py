@@ -1,7 +1,5 @@
 """Integers and element types at the boundary, in all forms that NumPy and torch give them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

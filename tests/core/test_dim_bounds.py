@@ -1,7 +1,5 @@
 """Model files contain any arithmetic: dims stay small, and nothing recurses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What dims are made of: symbols and their names, and operations."""
 
-from __future__ import annotations
-
 import pytest
 
 from ftuner.core.dim import (

@@ -1,7 +1,5 @@
 """Expressions: their text is canonical, their reference is NumPy, and misuse is named."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

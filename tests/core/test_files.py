@@ -1,7 +1,5 @@
 """Files that users name."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

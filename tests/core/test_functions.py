@@ -1,7 +1,5 @@
 """Rows that are added to the tables of scalar functions and of operators."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

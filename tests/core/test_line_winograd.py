@@ -1,7 +1,5 @@
 """Winograd's minimal filtering along one axis, in exact arithmetic."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Names that model files give to extents become symbols, each its own."""
 
-from __future__ import annotations
-
 import time
 
 from ftuner.core.dim import MAX_NAME, Names

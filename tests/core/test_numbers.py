@@ -1,7 +1,5 @@
 """Numbers in documents."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

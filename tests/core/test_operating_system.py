@@ -1,7 +1,5 @@
 """The package where every call is missing that Linux has and another system may not have."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

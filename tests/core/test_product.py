@@ -1,7 +1,5 @@
 """Products say the dtypes of A, B, accumulators and C."""
 
-from __future__ import annotations
-
 from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT32, INT8, INT32, UINT8
 from ftuner.core.product import Contraction, ProductTypes, product_types
 

@@ -1,7 +1,5 @@
 """The generator gives the words of its authors, and numbers of the distributions that it names."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

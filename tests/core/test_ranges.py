@@ -1,7 +1,5 @@
 """Ranges of extents, and of tasks: where they begin."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables keep what is used, and no more than they may."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """References of elementary functions against mpmath, in ulp."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """Renamed dims have the values of the dims, and equal dims become one."""
 
-from __future__ import annotations
-
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

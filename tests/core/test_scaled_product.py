@@ -1,7 +1,5 @@
 """Products by mantissas and exponents, as the NumPy reference has them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.wild_products import assert_product, wild_matrix

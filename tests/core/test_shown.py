@@ -1,9 +1,8 @@
 """Values that show themselves: limits, and a process in which nothing draws."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
+
+from tests.child import printed
 
 from ftuner.core.shown import MAX_REPR, Shown, short_repr
 
@@ -35,10 +34,8 @@ def test_a_text_is_the_repr_where_no_room_draws() -> None:
         "found = load_recorded('epyc-milan-2'); print(str(found) == repr(found)); "
         "print('rich' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == ["True", "False"]
+    done = printed("-c", script)
+    assert done.split() == ["True", "False"]
 
 
 def test_a_text_is_drawn_without_the_front() -> None:
@@ -47,7 +44,5 @@ def test_a_text_is_drawn_without_the_front() -> None:
         "import ftuner; from ftuner.hardware.recorded import load_recorded; "
         "found = load_recorded('epyc-milan-2'); print(str(found) != repr(found))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.split() == ["True"]
+    done = printed("-c", script)
+    assert done.split() == ["True"]

@@ -1,7 +1,5 @@
 """What functions of elements cost is what their code has instructions."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The one formula that composes the terms of an estimate."""
 
-from __future__ import annotations
-
 from ftuner.cost.step import Estimate
 
 

@@ -15,8 +15,6 @@
 A table is of one ISA.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Convolutions that fill the cells of families that read through windows: of every panel width."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

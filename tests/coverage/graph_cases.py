@@ -1,7 +1,5 @@
 """Graphs that fill the cells of operators, nests, attention and epilogues."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

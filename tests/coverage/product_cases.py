@@ -1,8 +1,6 @@
 """Products that fill the cells of families, operands and ways: every candidate of the planner, for
 every layout, whether it would choose it here or not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

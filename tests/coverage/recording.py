@@ -1,7 +1,5 @@
 """What really ran: cells of programs and products, noted when native code has returned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any

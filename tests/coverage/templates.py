@@ -1,7 +1,5 @@
 """For each operator, cases whose dtypes and layouts are open."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

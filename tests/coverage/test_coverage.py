@@ -1,8 +1,6 @@
 """Every cell of the coverage table that the code claims is executed, and right; and nothing is
 executed that it does not claim."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 from tests.conftest import HOST_ISAS
 
 import ftuner
@@ -64,11 +63,7 @@ runpy.run_path(f"{sys.argv[1]}/use.py")
 
 def run(*arguments: str, folder: Path, **variables: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(SOURCES), **variables}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True,
-        check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(*arguments, cwd=folder, env=environment)
 
 
 @pytest.fixture

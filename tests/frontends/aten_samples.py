@@ -1,8 +1,6 @@
 """torch's own samples of its operators (`OpInfo`), as graphs of ATen operators, and what the
 references of the imported graphs make of them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache

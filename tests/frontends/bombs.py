@@ -1,7 +1,5 @@
 """Small models that say much: each stands for work or memory that grows faster than the file."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

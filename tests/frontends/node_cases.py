@@ -6,8 +6,6 @@ values decide shapes become constants where the importer says so, or stay inputs
 `python -m tests.frontends.node_cases` prints the counts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

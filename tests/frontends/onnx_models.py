@@ -1,12 +1,11 @@
 """Small models to import."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import helper, numpy_helper
 
 from ftuner.frontends.onnx import import_model
@@ -43,6 +42,16 @@ def model_of(
         *(helper.make_opsetid(f.domain, 1) for f in functions),
     ]
     return helper.make_model(graph, opset_imports=opsets, functions=list(functions))
+
+
+def parsed(graph: str, opset: int = 18, /, **constants: Any) -> onnx.ModelProto:
+    """The model of a graph in ONNX's text form, `(inputs) => (outputs) {nodes}`, with further
+    constants by name."""
+    versions = f'"": {opset}, "com.microsoft": 1, "ai.onnx.ml": 4'
+    model = onnx.parser.parse_model(f"<ir_version: 9, opset_import: [{versions}]> test {graph}")
+    arrays = {name: np.asarray(x) for name, x in constants.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(x, name) for name, x in arrays.items())
+    return model
 
 
 def run_node(

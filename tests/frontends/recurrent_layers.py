@@ -1,7 +1,5 @@
 """Models of one LSTM, GRU or RNN, and what they give in float64, written out step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Activations of ONNX, compiled: within 4 ulp of the exact value, as far as they reach."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

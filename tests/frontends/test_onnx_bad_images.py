@@ -1,7 +1,5 @@
 """Networks that see, given what does not fit them: an answer as onnxruntime's, or a named error."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Numbers at run time that an operator cannot take, and the least ones that it can."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

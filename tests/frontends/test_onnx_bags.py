@@ -1,24 +1,12 @@
 """Loops over bags of rows: each iteration reduces a part of a tensor that data bounds."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
-from tests.frontends.control_models import (
-    BOOL,
-    INT64,
-    NODE,
-    RNG,
-    expect_agreement,
-    floats,
-    model_of,
-    stored,
-    value,
-)
+from tests.frontends.control_models import RNG, expect_agreement, floats
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx import import_model
@@ -30,60 +18,51 @@ from ftuner.runtime.reference import run_reference
 
 Feeds = dict[str, Any]
 ROWS = 50
-WEIGHING = (
-    NODE("Slice", ["weights", "from", "to", "zero"], ["own"]),
-    NODE("Unsqueeze", ["own", "one"], ["column"]),
-    NODE("Mul", ["rows", "column"], ["weighted"]),
-)
+WEIGHING = """
+    own = Slice(weights, from, to, zero)
+    column = Unsqueeze(own, one)
+    weighted = Mul(rows, column)
+"""
+NAMES = {"float32": "float", "float64": "double"}
+"""Of ONNX, where they are not NumPy's."""
 
 
 def embedding_bag(
     reduction: str = "ReduceSum", weighted: bool = False, table: Any = None,
-    extents: tuple[int | str, int | str] = ("n", "bags"), nodes: Sequence[Any] = (),
+    extents: tuple[int | str, int | str] = ("n", "bags"), nodes: str = "",
     results: Sequence[str] = ("sum",),
 ) -> Any:  # fmt: skip
     """Reduced rows of a table, of bags of indices that begin at `offsets`: as PyTorch's older
     exporter writes `nn.EmbeddingBag`. `nodes`: others of the body, which may give other `results`
     to be stacked. `extents`: of indices and offsets."""
     table = floats(ROWS, 8) if table is None else table
-    element = helper.np_dtype_to_tensor_dtype(table.dtype)
+    element = NAMES.get(table.dtype.name, table.dtype.name)
     n, bags = extents
-    body = helper.make_graph(
-        [
-            NODE("Gather", ["begins", "i"], ["begin"], axis=0),
-            NODE("Gather", ["ends", "i"], ["end"], axis=0),
-            NODE("Unsqueeze", ["begin", "zero"], ["from"]),
-            NODE("Unsqueeze", ["end", "zero"], ["to"]),
-            NODE("Slice", ["ids", "from", "to", "zero"], ["bag"]),
-            NODE("Gather", ["table", "bag"], ["rows"], axis=0),
-            *(WEIGHING if weighted else ()),
-            NODE(reduction, ["weighted" if weighted else "rows", "zero"], ["sum"], keepdims=0),
-            *nodes,
-            NODE("Cast", ["always"], ["go_next"], to=BOOL),
-        ],
-        "body", [value("i", [], INT64), value("go", [], BOOL)],
-        [value("go_next", [], BOOL), *(value(name, None, element) for name in results)],
-    )  # fmt: skip
-    return model_of(
-        [
-            NODE("Shape", ["ids"], ["count"]),
-            NODE("Concat", ["offsets", "count"], ["begins"], axis=0),
-            NODE("Slice", ["begins", "one", "far", "zero", "one"], ["ends"]),
-            NODE("Shape", ["ends"], ["bags"]),
-            NODE("Gather", ["bags", "first"], ["trips"], axis=0),
-            NODE("Loop", ["trips", "always"], [f"all_{name}" for name in results], body=body),
-        ],
-        [
-            value("ids", [n], INT64), value("offsets", [bags], INT64),
-            *([value("weights", [n], element)] if weighted else []),
-        ],
-        [value(f"all_{name}", None, element) for name in results],
-        [
-            stored("zero", np.array([0])), stored("one", np.array([1])),
-            stored("far", np.array([2**63 - 1])), stored("first", np.int64(0)),
-            stored("always", np.array(True)), stored("table", table),
-        ],
-    )  # fmt: skip
+    stacked = ", ".join(f"{element}[] {name}" for name in results)
+    text = f"""(int64[{n}] ids, int64[{bags}] offsets {f", {element}[{n}] weights" * weighted})
+            => ({", ".join(f"{element}[] all_{name}" for name in results)})
+            <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] far = {{9223372036854775807}},
+             int64 first = {{0}}, bool always = {{1}}> {{
+        count = Shape(ids)
+        begins = Concat<axis=0>(offsets, count)
+        ends = Slice(begins, one, far, zero, one)
+        bags = Shape(ends)
+        trips = Gather<axis=0>(bags, first)
+        {", ".join(f"all_{name}" for name in results)} = Loop(trips, always) <body = body
+                (int64 i, bool go) => (bool go_next, {stacked}) {{
+            begin = Gather<axis=0>(begins, i)
+            end = Gather<axis=0>(ends, i)
+            from = Unsqueeze(begin, zero)
+            to = Unsqueeze(end, zero)
+            bag = Slice(ids, from, to, zero)
+            rows = Gather<axis=0>(table, bag)
+            {WEIGHING * weighted}
+            sum = {reduction}<keepdims=0>({"weighted" if weighted else "rows"}, zero)
+            {nodes}
+            go_next = Cast<to=9>(always)
+        }}>
+    }}"""
+    return parsed(text, table=table)
 
 
 def given(n: int, offsets: Sequence[int], weighted: bool = False, dtype: Any = np.float32) -> Feeds:
@@ -168,35 +147,28 @@ def test_as_many_bags_as_rows(widest: CpuBackend) -> None:
 
 
 def test_each_stacked_result_has_a_nest(widest: CpuBackend) -> None:
-    nodes = [NODE("ReduceMax", ["rows", "zero"], ["most"], keepdims=1)]
+    nodes = "most = ReduceMax<keepdims=1>(rows, zero)"
     model = embedding_bag(nodes=nodes, results=("sum", "most"))
     assert is_one_nest(model)
     expect_agreement(model, given(9, [0, 4, 5]), given(30, [*range(30)]))
 
 
 def test_the_number_of_an_iteration_is_read(widest: CpuBackend) -> None:
-    nodes = [NODE("CastLike", ["i", "sum"], ["number"]), NODE("Mul", ["number", "sum"], ["scaled"])]
+    nodes = "number = CastLike(i, sum) scaled = Mul(number, sum)"
     model = embedding_bag(nodes=nodes, results=("scaled",))
     assert is_one_nest(model)
     expect_agreement(model, *(given(n, at) for n, at in LENGTHS))
 
 
-OTHERS: Mapping[str, Sequence[Any]] = {
-    "of a reduction of it": [
-        NODE("Sub", ["rows", "sum"], ["apart"]), NODE("ReduceMax", ["apart", "zero"], ["y"]),
-    ],
-    "of a sorted part": [
-        NODE("TopK", ["bag", "one"], ["y", "at"]),
-    ],
-    "of a product": [
-        NODE("Unsqueeze", ["sum", "zero"], ["row"]), NODE("Transpose", ["row"], ["column"]),
-        NODE("MatMul", ["column", "row"], ["y"]),
-    ],
-}  # fmt: skip
+OTHERS = {
+    "of a reduction of it": "apart = Sub(rows, sum) y = ReduceMax(apart, zero)",
+    "of a sorted part": "y, at = TopK(bag, one)",
+    "of a product": "row = Unsqueeze(sum, zero) column = Transpose(row) y = MatMul(column, row)",
+}
 
 
 @pytest.mark.parametrize("nodes", OTHERS.values(), ids=OTHERS)
-def test_other_results_are_a_loop(widest: CpuBackend, nodes: Sequence[Any]) -> None:
+def test_other_results_are_a_loop(widest: CpuBackend, nodes: str) -> None:
     table = RNG.integers(0, 9, (ROWS, 8))
     model = embedding_bag(table=table, nodes=nodes, results=("sum", "y"))
     assert not is_one_nest(model)
@@ -227,26 +199,19 @@ def test_an_index_out_of_range(widest: CpuBackend, wrong: int) -> None:
     model.run({"ids": feeds["ids"], "offsets": np.array([7, 8])})
 
 
-def distances(count: int, nodes: Sequence[Any] = (), result: str = "apart") -> Any:
+def distances(count: int, nodes: str = "", result: str = "apart") -> Any:
     """A scan over samples, each of which is compared with all rows, as skl2onnx writes it. `nodes`:
     others of the body, which give another `result` to be stacked."""
-    body = helper.make_graph(
-        [
-            NODE("Identity", ["row"], ["same"]),
-            NODE("Sub", ["row", "sample"], ["difference"]),
-            NODE("ReduceSumSquare", ["difference", "one"], ["apart"], keepdims=0),
-            *nodes,
-        ],
-        "body", [value("row", [None, 10]), value("sample", [10])],
-        [value("same", [None, 10]), value(result, None)],
-        [stored("one", np.array([1]))],
-    )  # fmt: skip
-    return model_of(
-        [NODE("Scan", ["rows", "samples"], ["last", "all"], body=body, num_scan_inputs=1)],
-        [value("rows", ["n", 10])],
-        [value("last", ["n", 10]), value("all", None)],
-        [stored("samples", floats(count, 10))],
-    )
+    text = f"""(float[n, 10] rows) => (float[n, 10] last, float[] all) {{
+        last, all = Scan<num_scan_inputs=1, body = body (float[?, 10] row, float[10] sample)
+                => (float[?, 10] same, float[] {result}) <int64[1] one = {{1}}> {{
+            same = Identity(row)
+            difference = Sub(row, sample)
+            apart = ReduceSumSquare<keepdims=0>(difference, one)
+            {nodes}
+        }}>(rows, samples)
+    }}"""
+    return parsed(text, samples=floats(count, 10))
 
 
 @pytest.mark.parametrize("count", [9, 300])
@@ -258,7 +223,7 @@ def test_a_scan_that_carries_nothing_is_one_nest(count: int, widest: CpuBackend)
 
 def test_sums_that_elements_share_are_computed_once(widest: CpuBackend) -> None:
     """Each element of a row divided by the sum of the row: a nest would compute that again."""
-    shared = [NODE("Unsqueeze", ["apart", "one"], ["c"]), NODE("Div", ["difference", "c"], ["y"])]
+    shared = "c = Unsqueeze(apart, one) y = Div(difference, c)"
     model = distances(9, shared, "y")
     assert not is_one_nest(model)
     expect_agreement(model, {"rows": floats(5, 10)})

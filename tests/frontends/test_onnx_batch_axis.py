@@ -1,7 +1,5 @@
 """The axis of requests of models that do not name their dims."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

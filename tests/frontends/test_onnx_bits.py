@@ -1,7 +1,5 @@
 """BitCast: elements with the same bits in another dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

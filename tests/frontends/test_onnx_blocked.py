@@ -1,7 +1,6 @@
 """Files that onnxruntime has saved at its highest level, whose convolutions are in blocks."""
 
-from __future__ import annotations
-
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import model_of, parsed
 
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx import import_model
@@ -19,18 +18,16 @@ from ftuner.runtime.reference import run_reference
 
 onnxruntime = pytest.importorskip("onnxruntime")
 RANDOM = np.random.default_rng(0)
-NODE = helper.make_node
 
 
 def weight(*shape: int) -> Any:
     return (RANDOM.standard_normal(shape) / np.prod(shape[1:]) ** 0.5).astype(np.float32)
 
 
-def saved(nodes: list[Any], constants: dict[str, Any], folder: Path, x: Any) -> tuple[Any, Any]:
+def saved(nodes: str, folder: Path, x: Any, **constants: Any) -> tuple[Any, Any]:
     """The file that onnxruntime saves, and what it gives."""
-    dims = ["n", x.shape[1], *"hwd"[: x.ndim - 2]]
-    model = model_of(nodes, {"x": ("float32", dims)}, ["y"], constants)
-    model.ir_version = 9
+    dims = ", ".join(["n", str(x.shape[1]), *"hwd"[: x.ndim - 2]])
+    model = parsed(f"(float[{dims}] x) => (y) {{ {nodes} }}", **constants)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.optimized_model_filepath = str(folder / "saved.onnx")
@@ -50,63 +47,58 @@ def assert_agrees(file: Any, x: Any, expected: Any) -> None:
 def test_networks(inputs: int, channels: int, last: bool, tmp_path: Path) -> None:
     """Convolutions of pictures, of each channel alone and of all; pools, sums, concatenations."""
     c = channels
-    nodes = [
-        NODE("Conv", ["x", "stem", "bias"], ["a"], pads=[1] * 4, strides=[2, 2]),
-        NODE("Sigmoid", ["a"], ["b"]),
-        NODE("Conv", ["b", "depthwise"], ["c"], pads=[1] * 4, group=c),
-        NODE("Clip", ["c", "low", "high"], ["d"]),
-        NODE("Conv", ["d", "square"], ["e"], pads=[1] * 4),
-        NODE("Add", ["e", "b"], ["f"]),
-        NODE("Relu", ["f"], ["g"]),
-        NODE("Concat", ["g", "b"], ["h"], axis=1),
-        NODE("MaxPool", ["h"], ["i"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
-        NODE("AveragePool", ["h"], ["j"], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
-        NODE("Add", ["i", "j"], ["k"]),
-        NODE("Resize", ["k", "", "scales"], ["l"], mode="linear"),
-        NODE("GlobalAveragePool", ["l"], ["m"]),
-        NODE("Mul", ["l", "m"], ["y" if not last else "o"]),
-        *([NODE("Transpose", ["o"], ["y"], perm=[0, 2, 3, 1])] if last else []),
-    ]
+    nodes = f"""
+        a = Conv<pads=[1, 1, 1, 1], strides=[2, 2]>(x, stem, bias)
+        b = Sigmoid(a)
+        c = Conv<pads=[1, 1, 1, 1], group={c}>(b, depthwise)
+        d = Clip(c, low, high)
+        e = Conv<pads=[1, 1, 1, 1]>(d, square)
+        f = Add(e, b)
+        g = Relu(f)
+        h = Concat<axis=1>(g, b)
+        i = MaxPool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(h)
+        j = AveragePool<kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]>(h)
+        k = Add(i, j)
+        l = Resize<mode="linear">(k, "", scales)
+        m = GlobalAveragePool(l)
+        {"o" if last else "y"} = Mul(l, m)
+        {"y = Transpose<perm=[0, 2, 3, 1]>(o)" if last else ""}
+    """
     constants = {
         "stem": weight(c, inputs, 3, 3), "bias": weight(c), "depthwise": weight(c, 1, 3, 3),
         "low": np.float32(-0.2), "high": np.float32(0.3), "square": weight(c, c, 3, 3),
         "scales": np.float32([1, 1, 2, 2]),
     }  # fmt: skip
     x = RANDOM.standard_normal((2, inputs, 13, 18), np.float32)
-    file, expected = saved(nodes, constants, tmp_path, x)
+    file, expected = saved(nodes, tmp_path, x, **constants)
     assert any(node.domain == NCHWC for node in file.graph.node)
     assert_agrees(file, x, expected)
 
 
 @pytest.mark.parametrize(
-    ("activation", "attributes"),
-    [("Elu", {"alpha": 0.7}), ("Selu", {}), ("Softplus", {}), ("Softsign", {}),
-     ("ThresholdedRelu", {"alpha": 0.3}), ("LeakyRelu", {}), ("HardSigmoid", {"alpha": 0.3})],
+    "activation",
+    ["Elu<alpha=0.7>", "Selu", "Softplus", "Softsign", "ThresholdedRelu<alpha=0.3>", "LeakyRelu",
+     "HardSigmoid<alpha=0.3>"],
 )  # fmt: skip
-def test_activations_of_products(
-    activation: str, attributes: dict[str, float], tmp_path: Path
-) -> None:
-    nodes = [NODE("Gemm", ["x", "w", "c"], ["g"]), NODE(activation, ["g"], ["y"], **attributes)]
+def test_activations_of_products(activation: str, tmp_path: Path) -> None:
+    nodes = f"g = Gemm(x, w, c) y = {activation}(g)"
     x = RANDOM.standard_normal((5, 16), np.float32)
-    file, expected = saved(nodes, {"w": weight(16, 9), "c": weight(9)}, tmp_path, x)
+    file, expected = saved(nodes, tmp_path, x, w=weight(16, 9), c=weight(9))
     assert [node.op_type for node in file.graph.node] == ["FusedGemm"]
     assert_agrees(file, x, expected)
 
 
 def test_hard_swish_of_a_convolution(tmp_path: Path) -> None:
-    nodes = [
-        NODE("Conv", ["x", "w"], ["a"]),
-        NODE("HardSigmoid", ["a"], ["s"], alpha=1 / 6, beta=0.5),
-        NODE("Mul", ["a", "s"], ["y"]),
-    ]
+    nodes = "a = Conv(x, w) s = HardSigmoid<alpha=0.16666667, beta=0.5>(a) y = Mul(a, s)"
     x = RANDOM.standard_normal((2, 16, 9, 5), np.float32)
-    file, expected = saved(nodes, {"w": weight(32, 16, 1, 1)}, tmp_path, x)
+    file, expected = saved(nodes, tmp_path, x, w=weight(32, 16, 1, 1))
     assert_agrees(file, x, expected)
 
 
 def graph_with(*shapes: tuple[int, ...]) -> Any:
     """A file with a convolution in blocks by a weight of each shape."""
-    nodes = [NODE("Conv", ["x", f"w{i}"], [f"y{i}"], domain=NCHWC) for i in range(len(shapes))]
+    convolution = partial(helper.make_node, "Conv", domain=NCHWC)
+    nodes = [convolution(["x", f"w{i}"], [f"y{i}"]) for i in range(len(shapes))]
     model = model_of(
         nodes, {"x": ("float32", ["n", 3, "h", "w"])}, [f"y{i}" for i in range(len(shapes))],
         {f"w{i}": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)},

@@ -1,7 +1,5 @@
 """Small models that stand for much are compiled, or refused by name, within bounds."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper
 from tests.frontends.bombs import BOMBS, linear_chains, of_shape, slices
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 from tests.isolation import Done, Limits, Workers
 
 import ftuner
@@ -130,14 +128,13 @@ def test_a_tensor_that_no_memory_holds_is_refused_when_it_is_bound() -> None:
 
 def test_loops_that_would_not_end_are_refused_when_they_are_bound() -> None:
     """Nothing of what they run over is in memory."""
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Mul", ["s", "big"], ["extent"]),
-        helper.make_node("Expand", ["one", "extent"], ["wide"]),
-        helper.make_node("ReduceSum", ["wide"], ["y"], keepdims=0),
-    ]
-    constants = {"big": np.array([1 << 36], np.int64), "one": np.float32(1)}
-    model = ftuner.load(model_of(nodes, {"x": ("float32", ["N"])}, ["y"], constants))
+    text = """(float[N] x) => (y) <int64[1] big = {68719476736}, float one = {1}> {
+        s = Shape(x)
+        extent = Mul(s, big)
+        wide = Expand(one, extent)
+        y = ReduceSum<keepdims=0>(wide)
+    }"""
+    model = ftuner.load(parsed(text))
     assert model.run({"x": np.zeros(0, np.float32)})[0] == 0
     with pytest.raises(ShapeError, match="at most"):
         model.run({"x": np.zeros(17, np.float32)})

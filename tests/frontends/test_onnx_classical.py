@@ -1,7 +1,5 @@
 """Operators of ONNX's domain for classical learning, beside onnxruntime's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

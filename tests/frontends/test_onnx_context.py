@@ -1,7 +1,5 @@
 """Extents that a model file does not name."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import helper
 from tests.frontends.onnx_models import model_of

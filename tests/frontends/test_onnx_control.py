@@ -1,25 +1,12 @@
 """Control flow against ONNX Runtime: loops, scans and branches on data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
-from tests.frontends.control_models import (
-    BOOL,
-    FLOAT,
-    INT64,
-    NODE,
-    body_of,
-    expect_agreement,
-    floats,
-    growing,
-    model_of,
-    stored,
-    value,
-)
+from tests.frontends.control_models import expect_agreement, floats, growing
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import GraphError, IndexRangeError, IterationLimitError, ShapeError
 from ftuner.frontends.onnx import import_model
@@ -47,26 +34,20 @@ def test_a_body_is_compiled_once(widest: CpuBackend, compiled: list[Any]) -> Non
 
 def exchanging(conditional: bool) -> Any:
     """A loop that exchanges two carried values; each iteration gives an element and a look-up."""
-    nodes = [
-        NODE("Add", ["b", "one"], ["a_next"]),
-        NODE("Identity", ["a"], ["b_next"]),
-        NODE("Gather", ["table", "i"], ["row"]),
-        NODE("ReduceMax", ["a"], ["most"], keepdims=0),
-        NODE("Less", ["most", "far"], ["small"]) if conditional
-        else NODE("Identity", ["go"], ["small"]),
-    ]  # fmt: skip
-    body = body_of(
-        nodes, [value("a", ["n", 3]), value("b", ["n", 3])],
-        [value("small", [], BOOL), value("a_next"), value("b_next"), value("a_next"), value("row")],
-        [stored("one", np.float32(1)), stored("far", np.float32(80))],
-    )  # fmt: skip
-    loop = NODE("Loop", ["count", "", "x", "y"], ["a_last", "b_last", "all", "rows"], body=body)
-    return model_of(
-        [loop],
-        [value("count", [], INT64), value("x", ["n", 3]), value("y", ["n", 3]),
-         value("table", ["m", 2])],
-        [value(name) for name in ("a_last", "b_last", "all", "rows")],
-    )  # fmt: skip
+    text = """(int64 count, float[n, 3] x, float[n, 3] y, float[m, 2] table)
+            => (float[] a_last, float[] b_last, float[] all, float[] rows) {
+        a_last, b_last, all, rows = Loop(count, "", x, y) <body = body
+                (int64 i, bool go, float[n, 3] a, float[n, 3] b)
+                => (bool small, float[] a_next, float[] b_next, float[] a_next, float[] row)
+                <float one = {1}, float far = {80}> {
+            a_next = Add(b, one)
+            b_next = Identity(a)
+            row = Gather(table, i)
+            most = ReduceMax<keepdims=0>(a)
+            small = Less(most, far)
+        }>
+    }"""
+    return parsed(text if conditional else text.replace("Less(most, far)", "Identity(go)"))
 
 
 @pytest.mark.parametrize("conditional", [False, True])
@@ -92,31 +73,24 @@ def test_carried_values_that_keep_their_extents(widest: CpuBackend, conditional:
 def carrying_what_stays() -> Any:
     """A loop as TensorFlow's exporter writes it: it carries a weight, a step and an input beside
     the state that it changes."""
-    nodes = [
-        NODE("Slice", ["rows", "zeros", "far", "zeros", "step"], ["some"]),
-        NODE("ReduceSum", ["some"], ["sum"], keepdims=0),
-        NODE("MatMul", ["state", "weight"], ["product"]),
-        NODE("Add", ["product", "sum"], ["state_next"]),
-        NODE("Identity", ["rows"], ["same"]),
-        NODE("Identity", ["same"], ["rows_next"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    state, weight = value("state", ["b", 4]), value("weight", [4, 4])
-    rows, step = value("rows", ["n"]), value("step", [1], INT64)
-    outputs = [
-        value("go_next", [], BOOL), value("state_next", ["b", 4]), weight,
-        value("rows_next", ["n"]), step,
-    ]  # fmt: skip
-    body = body_of(nodes, [state, weight, rows, step], outputs)
-    return model_of(
-        [NODE("Loop", ["trips", "", "x", "w", "y", "two"], ["x_last", "w_last", "y_last", "s_last"],
-              body=body)],
-        [value("trips", [], INT64), value("x", ["b", 4]), value("y", ["n"])],
-        [value("x_last", ["b", 4]), value("w_last", [4, 4]), value("y_last", ["n"]),
-         value("s_last", [1], INT64)],
-        [stored("w", floats(4, 4) / 4), stored("two", np.array([2])),
-         stored("zeros", np.array([0])), stored("far", np.array([2**40]))],
-    )  # fmt: skip
+    text = """(int64 trips, float[b, 4] x, float[n] y)
+            => (float[b, 4] x_last, float[4, 4] w_last, float[n] y_last, int64[1] s_last)
+            <int64[1] two = {2}, int64[1] zeros = {0}, int64[1] far = {1099511627776}> {
+        x_last, w_last, y_last, s_last = Loop(trips, "", x, w, y, two) <body = body
+                (int64 i, bool go, float[b, 4] state, float[4, 4] weight, float[n] rows,
+                 int64[1] step)
+                => (bool go_next, float[b, 4] state_next, float[4, 4] weight, float[n] rows_next,
+                    int64[1] step) {
+            some = Slice(rows, zeros, far, zeros, step)
+            sum = ReduceSum<keepdims=0>(some)
+            product = MatMul(state, weight)
+            state_next = Add(product, sum)
+            same = Identity(rows)
+            rows_next = Identity(same)
+            go_next = Identity(go)
+        }>
+    }"""
+    return parsed(text, w=floats(4, 4) / 4)
 
 
 def test_what_a_loop_carries_unchanged_is_read_around_it(
@@ -139,38 +113,28 @@ def test_what_a_loop_carries_unchanged_is_read_around_it(
 
 
 def test_a_loop_that_changes_nothing(widest: CpuBackend) -> None:
-    body = body_of(
-        [NODE("Identity", ["go"], ["go_next"])], [value("x", ["n"])],
-        [value("go_next", [], BOOL), value("x", ["n"])],
-    )  # fmt: skip
-    model = model_of(
-        [NODE("Loop", ["trips", "", "first"], ["last"], body=body)],
-        [value("trips", [], INT64), value("first", ["n"])], [value("last", ["n"])],
-    )  # fmt: skip
+    model = parsed("""(int64 trips, float[n] first) => (float[n] last) {
+        last = Loop(trips, "", first)
+            <body = body (int64 i, bool go, float[n] x) => (bool go_next, float[n] x) {
+            go_next = Identity(go)
+        }>
+    }""")
     expect_agreement(model, *({"trips": np.array(n), "first": floats(3)} for n in (0, 5)))
 
 
 def while_model() -> Any:
     """Halves x until its sum is below a limit; counts how often."""
-    nodes = [
-        NODE("Mul", ["x", "half"], ["x_next"]),
-        NODE("ReduceSum", ["x_next"], ["sum"], keepdims=0),
-        NODE("Less", ["limit", "sum"], ["go_next"]),
-        NODE("Identity", ["i"], ["count_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("x_next", ["n"]), value("count_next", [], INT64)]
-    body = body_of(
-        nodes,
-        [value("x", ["n"]), value("count", [], INT64)],
-        outputs,
-        [stored("half", np.float32(0.5))],
-    )
-    return model_of(
-        [NODE("Loop", ["", "begin", "first", "zero"], ["last", "count_last"], body=body)],
-        [value("begin", [], BOOL), value("first", ["n"]), value("limit", [])],
-        [value("last", ["n"]), value("count_last", [], INT64)],
-        [stored("zero", np.int64(0))],
-    )
+    return parsed("""(bool begin, float[n] first, float limit) => (float[n] last, int64 count_last)
+            <int64 zero = {0}> {
+        last, count_last = Loop("", begin, first, zero) <body = body
+                (int64 i, bool go, float[n] x, int64 count)
+                => (bool go_next, float[n] x_next, int64 count_next) <float half = {0.5}> {
+            x_next = Mul(x, half)
+            sum = ReduceSum<keepdims=0>(x_next)
+            go_next = Less(limit, sum)
+            count_next = Identity(i)
+        }>
+    }""")
 
 
 def test_a_condition_ends_a_loop(widest: CpuBackend) -> None:
@@ -193,34 +157,23 @@ def test_endless_loops_are_stopped(widest: CpuBackend, monkeypatch: pytest.Monke
 
 def test_loops_within_loops_read_values_around_them(widest: CpuBackend) -> None:
     """The inner one runs i + 1 times, and reads the input and what the outer one carries."""
-    inner = helper.make_graph(
-        [
-            NODE("Gather", ["w", "j"], ["row"], axis=0),
-            NODE("MatMul", ["row", "x"], ["y"]),
-            NODE("Add", ["c", "y"], ["c_next"]),
-            NODE("Identity", ["on"], ["on_next"]),
-        ],
-        "inner",
-        [value("j", [], INT64), value("on", [], BOOL), value("c", ["m"])],
-        [value("on_next", [], BOOL), value("c_next", ["m"])],
-    )
-    nodes = [
-        NODE("Add", ["i", "one"], ["trips"]),
-        NODE("Loop", ["trips", "", "s"], ["s_next"], body=inner),
-        NODE("Tanh", ["s_next"], ["t"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("s_next", ["m"]), value("t", ["m"])]
-    body = body_of(nodes, [value("s", ["m"])], outputs)
-    model = model_of(
-        [
-            NODE("Loop", ["n", "", "s0"], ["last", "all"], body=body),
-            NODE("Exp", ["last"], ["after"]),
-        ],
-        [value("n", [], INT64), value("s0", ["m"]), value("w", ["r", "k"]), value("x", ["k", "m"])],
-        [value("after", ["m"]), value("all", ["t", "m"])],
-        [stored("one", np.int64(1))],
-    )
+    model = parsed("""(int64 n, float[m] s0, float[r, k] w, float[k, m] x)
+            => (float[m] after, float[t, m] all) <int64 one = {1}> {
+        last, all = Loop(n, "", s0) <body = outer (int64 i, bool go, float[m] s)
+                => (bool go_next, float[m] s_next, float[m] t) {
+            trips = Add(i, one)
+            s_next = Loop(trips, "", s) <body = inner (int64 j, bool on, float[m] c)
+                    => (bool on_next, float[m] c_next) {
+                row = Gather<axis=0>(w, j)
+                y = MatMul(row, x)
+                c_next = Add(c, y)
+                on_next = Identity(on)
+            }>
+            t = Tanh(s_next)
+            go_next = Identity(go)
+        }>
+        after = Exp(last)
+    }""")
     feeds = [
         {"n": np.array(n), "s0": floats(m), "w": floats(9, k), "x": floats(k, m) / 50}
         for n, k, m in ((3, 4, 5), (9, 1, 2), (0, 2, 2), (2, 0, 3))
@@ -229,23 +182,19 @@ def test_loops_within_loops_read_values_around_them(widest: CpuBackend) -> None:
 
 
 def test_extents_that_data_tells_within_a_loop(widest: CpuBackend) -> None:
-    nodes = [
-        NODE("Greater", ["c", "zero"], ["chosen"]),
-        NODE("NonZero", ["chosen"], ["at"]),
-        NODE("Squeeze", ["at", "first_axis"], ["where"]),
-        NODE("Gather", ["c", "where"], ["kept"], axis=0),
-        NODE("Sub", ["kept", "step"], ["c_next"]),
-        NODE("Size", ["c_next"], ["count"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("count", [], INT64)]
-    body = body_of(nodes, [value("c", ["p"])], outputs, [stored("zero", np.float32(0))])
-    model = model_of(
-        [NODE("Loop", ["n", "", "x"], ["last", "counts"], body=body)],
-        [value("n", [], INT64), value("x", ["m"]), value("step", [])],
-        [value("last", ["q"]), value("counts", ["k"], INT64)],
-        [stored("first_axis", np.array([0]))],
-    )
+    model = parsed("""(int64 n, float[m] x, float step) => (float[q] last, int64[k] counts)
+            <int64[1] first_axis = {0}> {
+        last, counts = Loop(n, "", x) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next, int64 count) <float zero = {0}> {
+            chosen = Greater(c, zero)
+            at = NonZero(chosen)
+            where = Squeeze(at, first_axis)
+            kept = Gather<axis=0>(c, where)
+            c_next = Sub(kept, step)
+            count = Size(c_next)
+            go_next = Identity(go)
+        }>
+    }""")
     feeds = [
         {"n": np.array(n), "x": floats(m), "step": np.array(0.3, np.float32)}
         for n, m in ((3, 40), (12, 30), (0, 3), (2, 0))
@@ -256,48 +205,34 @@ def test_extents_that_data_tells_within_a_loop(widest: CpuBackend) -> None:
 @pytest.mark.parametrize("trips", [3, 40])
 def test_shapes_around_a_loop_are_known_within(widest: CpuBackend, trips: int) -> None:
     """A body reshapes by the shape of the input."""
-    nodes = [
-        NODE("Reshape", ["c", "shape"], ["matrix"]),
-        NODE("ReduceSum", ["matrix", "last"], ["sums"], keepdims=0),
-        NODE("Cast", ["i"], ["i_float"], to=FLOAT),
-        NODE("Add", ["c", "i_float"], ["c_next"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sums", ["a"])]
-    body = body_of(nodes, [value("c", ["p"])], outputs)
-    model = model_of(
-        [
-            NODE("Shape", ["x"], ["shape"]),
-            NODE("Reshape", ["x", "all"], ["flat"]),
-            NODE("Loop", ["n", "", "flat"], ["end", "sums"], body=body),
-        ],
-        [value("x", ["a", "b"])],
-        [value("end", ["q"]), value("sums", ["k", "a"])],
-        [
-            stored("all", np.array([-1])),
-            stored("last", np.array([1])),
-            stored("n", np.int64(trips)),
-        ],
-    )
+    text = """(float[a, b] x) => (float[q] end, float[k, a] sums)
+            <int64[1] all = {-1}, int64[1] last = {1}> {
+        shape = Shape(x)
+        flat = Reshape(x, all)
+        end, sums = Loop(n, "", flat) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next, float[a] sums) {
+            matrix = Reshape(c, shape)
+            sums = ReduceSum<keepdims=0>(matrix, last)
+            i_float = Cast<to=1>(i)
+            c_next = Add(c, i_float)
+            go_next = Identity(go)
+        }>
+    }"""
+    model = parsed(text, n=np.int64(trips))
     expect_agreement(model, *({"x": floats(a, b)} for a, b in ((2, 3), (5, 1), (0, 4))))
 
 
 def test_a_branch_on_data_within_a_loop(widest: CpuBackend) -> None:
-    then = helper.make_graph([NODE("Mul", ["c", "c"], ["a"])], "then", [], [value("a", ["m"])])
-    otherwise = helper.make_graph([NODE("Add", ["c", "w"], ["b"])], "else", [], [value("b", ["m"])])
-    nodes = [
-        NODE("ReduceSum", ["c"], ["sum"], keepdims=0),
-        NODE("Less", ["sum", "zero"], ["low"]),
-        NODE("If", ["low"], ["c_next"], then_branch=then, else_branch=otherwise),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("c_next", ["m"]), value("sum", [])]
-    body = body_of(nodes, [value("c", ["m"])], outputs, [stored("zero", np.float32(0))])
-    model = model_of(
-        [NODE("Loop", ["n", "", "x"], ["last", "sums"], body=body)],
-        [value("n", [], INT64), value("x", ["m"]), value("w", ["m"])],
-        [value("last", ["m"]), value("sums", ["k"])],
-    )
+    model = parsed("""(int64 n, float[m] x, float[m] w) => (float[m] last, float[k] sums) {
+        last, sums = Loop(n, "", x) <body = body (int64 i, bool go, float[m] c)
+                => (bool go_next, float[m] c_next, float sum) <float zero = {0}> {
+            sum = ReduceSum<keepdims=0>(c)
+            low = Less(sum, zero)
+            c_next = If(low) <then_branch = then () => (float[m] a) { a = Mul(c, c) },
+                              else_branch = else () => (float[m] b) { b = Add(c, w) }>
+            go_next = Identity(go)
+        }>
+    }""")
     loaded = expect_agreement(
         model,
         *({"n": np.array(n), "x": -(floats(5) ** 2), "w": -np.ones(5, np.float32)} for n in (3, 5)),
@@ -315,39 +250,21 @@ SCANS = {
 
 @pytest.mark.parametrize("attributes", SCANS.values(), ids=SCANS)
 def test_scans(widest: CpuBackend, attributes: dict[str, Any]) -> None:
-    nodes = [
-        NODE("MatMul", ["x", "w"], ["y"]),
-        NODE("Add", ["y", "h"], ["sum"]),
-        NODE("Tanh", ["sum"], ["h_next"]),
-        NODE("Mul", ["h_next", "z"], ["out"]),
-        NODE("Add", ["count", "one"], ["count_next"]),
-    ]
-    body = helper.make_graph(
-        nodes, "body",
-        [value("h", ["m"]), value("count", []), value("x", ["k"]), value("z", ["m"])],
-        [value("h_next", ["m"]), value("count_next", []), value("out", ["m"])],
-        [stored("one", np.float32(1))],
-    )  # fmt: skip
-    node = NODE(
-        "Scan", ["h0", "c0", "xs", "zs"], ["h_last", "c_last", "all"], body=body,
-        num_scan_inputs=2, **attributes,
-    )  # fmt: skip
     axes = attributes.get("scan_input_axes", [0, 0])
-    xs, zs = (
-        (["t", "k"] if axes[0] == 0 else ["k", "t"]),
-        (["t", "m"] if axes[1] == 0 else ["m", "t"]),
-    )
-    model = model_of(
-        [node],
-        [
-            value("h0", ["m"]),
-            value("c0", []),
-            value("xs", xs),
-            value("zs", zs),
-            value("w", ["k", "m"]),
-        ],
-        [value("h_last", ["m"]), value("c_last", []), value("all", ["p", "q"])],
-    )
+    xs, zs = ("tk" if axes[0] == 0 else "kt"), ("tm" if axes[1] == 0 else "mt")
+    model = parsed(f"""(float[m] h0, float c0, float[{",".join(xs)}] xs, float[{",".join(zs)}] zs,
+                        float[k, m] w) => (float[m] h_last, float c_last, float[p, q] all) {{
+        h_last, c_last, all = Scan(h0, c0, xs, zs) <num_scan_inputs = 2, body = body
+                (float[m] h, float count, float[k] x, float[m] z)
+                => (float[m] h_next, float count_next, float[m] out) <float one = {{1}}> {{
+            y = MatMul(x, w)
+            sum = Add(y, h)
+            h_next = Tanh(sum)
+            out = Mul(h_next, z)
+            count_next = Add(count, one)
+        }}>
+    }}""")
+    model.graph.node[0].attribute.extend(helper.make_attribute(*a) for a in attributes.items())
 
     def given(t: int, k: int, m: int) -> dict[str, Any]:
         sides = {"t": t, "k": k, "m": m}
@@ -358,21 +275,20 @@ def test_scans(widest: CpuBackend, attributes: dict[str, Any]) -> None:
     expect_agreement(model, given(7, 3, 4), given(1, 1, 1), given(30, 2, 5))
 
 
-def changing(*nodes: Any, dtype: int = FLOAT) -> Any:
-    outputs = [value("go", [], BOOL), value("c_next", None, dtype)]
-    body = body_of(nodes, [value("c")], outputs)
-    return model_of(
-        [NODE("Loop", ["n", "", "x"], ["last"], body=body)],
-        [value("n", [], INT64), value("x", ["m"])], [value("last", None, dtype)],
-        [stored("axis", np.array([0]))],
-    )  # fmt: skip
+def changing(node: str, dtype: str) -> Any:
+    return parsed(f"""(int64 n, float[m] x) => ({dtype}[] last) <int64[1] axis = {{0}}> {{
+        last = Loop(n, "", x)
+            <body = body (int64 i, bool go, float[] c) => (bool go, {dtype}[] c_next) {{
+            c_next = {node}
+        }}>
+    }}""")
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        changing(NODE("Cast", ["c"], ["c_next"], to=INT64), dtype=INT64),
-        changing(NODE("Unsqueeze", ["c", "axis"], ["c_next"])),
+        changing("Cast<to=7>(c)", "int64"),
+        changing("Unsqueeze(c, axis)", "float"),
     ],
     ids=["dtype", "rank"],
 )
@@ -384,44 +300,36 @@ def test_a_carried_value_that_changes_its_type(model: Any) -> None:
 def beginning_with_scalars(first: Any = True) -> Any:
     """A loop as PaddlePaddle exports them: what is carried begins as a scalar, a flag has an axis
     or none, and the rows up to the last iteration are left."""
-    done = helper.make_graph([], "done", [], [value("yes", None, BOOL)], [stored("yes", True)])
-    nodes = [
-        NODE("Cast", ["flag"], ["as_before"], to=INT64), NODE("Add", ["as_before", "z"], ["sum"]),
-        NODE("Cast", ["sum"], ["kept"], to=BOOL),
-    ]  # fmt: skip
-    going = helper.make_graph(nodes, "going", [], [value("kept", None, BOOL)])
-    nodes = [
-        NODE("MatMul", ["x", "w"], ["x_next"]), NODE("ReduceMax", ["x_next"], ["most"], keepdims=0),
-        NODE("Reshape", ["i", "one"], ["at"]), NODE("Reshape", ["most", "one"], ["new"]),
-        NODE("ScatterElements", ["rows", "at", "new"], ["rows_next"]),
-        NODE("Identity", ["rows_next"], ["out_next"]), NODE("Greater", ["most", "far"], ["is_far"]),
-        NODE("If", ["is_far"], ["flag_now"], then_branch=done, else_branch=going),
-        NODE("Cast", ["flag_now"], ["number"], to=INT64), NODE("Add", ["number", "z"], ["numbers"]),
-        NODE("Cast", ["numbers"], ["flag_next"], to=BOOL), NODE("Not", ["flag_next"], ["go_next"]),
-        NODE("Add", ["at", "one"], ["count_next"]),
-    ]  # fmt: skip
-    names = ("x", "rows", "out", "flag", "count")
-    types = (FLOAT, FLOAT, FLOAT, BOOL, INT64)
-    body = body_of(
-        nodes, [value(n, None, t) for n, t in zip(names, types, strict=True)],
-        [value("go_next", None, BOOL),
-         *(value(f"{n}_next", None, t) for n, t in zip(names, types, strict=True)),
-         value("most", [])],
-    )  # fmt: skip
-    constants = {
-        "w": np.full((4, 4), 0.4, np.float32), "z": [0], "one": [1], "far": np.float32(50),
-        "empty": np.zeros(9, np.float32), "zero": np.float32(0), "no": False, "none": 0,
-        "trips": 9, "first": first,
-    }  # fmt: skip
-    loop = NODE(
-        "Loop", ["trips", "first", "given", "empty", "zero", "no", "none"],
-        ["x_last", "rows_last", "out_last", "flag_last", "count_last", "all"], body=body,
-    )  # fmt: skip
-    return model_of(
-        [loop, NODE("Slice", ["out_last", "z", "count_last", "z"], ["y"])],
-        [value("given", ["n", 4])], [value("y", ["m"]), value("all", ["k"])],
-        [stored(name, x) for name, x in constants.items()],
-    )  # fmt: skip
+    text = """(float[n, 4] given) => (float[m] y, float[k] all)
+            <int64[1] z = {0}, int64[1] one = {1}, float far = {50}, float zero = {0},
+             bool no = {0}, int64 none = {0}, int64 trips = {9}> {
+        x_last, rows_last, out_last, flag_last, count_last, all = Loop
+                (trips, first, given, empty, zero, no, none) <body = body
+                (int64 i, bool go, float[] x, float[] rows, float[] out, bool[] flag, int64[] count)
+                => (bool[] go_next, float[] x_next, float[] rows_next, float[] out_next,
+                    bool[] flag_next, int64[] count_next, float most) {
+            x_next = MatMul(x, w)
+            most = ReduceMax<keepdims=0>(x_next)
+            at = Reshape(i, one)
+            new = Reshape(most, one)
+            rows_next = ScatterElements(rows, at, new)
+            out_next = Identity(rows_next)
+            is_far = Greater(most, far)
+            flag_now = If(is_far) <then_branch = done () => (bool[] yes) <bool yes = {1}> {},
+                    else_branch = going () => (bool[] kept) {
+                as_before = Cast<to=7>(flag)
+                sum = Add(as_before, z)
+                kept = Cast<to=9>(sum)
+            }>
+            number = Cast<to=7>(flag_now)
+            numbers = Add(number, z)
+            flag_next = Cast<to=9>(numbers)
+            go_next = Not(flag_next)
+            count_next = Add(at, one)
+        }>
+        y = Slice(out_last, z, count_last, z)
+    }"""
+    return parsed(text, w=np.full((4, 4), 0.4, "f"), empty=np.zeros(9, "f"), first=first)
 
 
 def test_the_first_iteration_may_change_types(widest: CpuBackend, compiled: list[Any]) -> None:
@@ -439,26 +347,15 @@ def test_the_first_iteration_may_change_types(widest: CpuBackend, compiled: list
 
 
 def test_extents_that_do_not_fit(widest: CpuBackend) -> None:
-    nodes = [
-        NODE("Concat", ["c", "c"], ["c_next"], axis=0),
-        NODE("Add", ["c", "x"], ["sum"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sum", ["q"])]
-    model = load(
-        model_of(
-            [
-                NODE(
-                    "Loop",
-                    ["n", "", "x"],
-                    ["last", "sums"],
-                    body=body_of(nodes, [value("c", ["p"])], outputs),
-                )
-            ],
-            [value("n", [], INT64), value("x", ["m"])],
-            [value("last", ["p"]), value("sums", ["k", "q"])],
-        )
-    )
+    text = """(int64 n, float[m] x) => (float[p] last, float[k, q] sums) {
+        last, sums = Loop(n, "", x) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next, float[q] sum) {
+            c_next = Concat<axis=0>(c, c)
+            sum = Add(c, x)
+            go_next = Identity(go)
+        }>
+    }"""
+    model = load(parsed(text))
     model.run({"n": np.array(1), "x": floats(3)})
     with pytest.raises(ShapeError, match="Add node"):
         model.run({"n": np.array(2), "x": floats(3)})

@@ -1,7 +1,5 @@
 """Operators that are imported as the functions by which ONNX defines them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

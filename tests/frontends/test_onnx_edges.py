@@ -1,8 +1,6 @@
 """Operators at the edges of what ONNX says of them: by the specification, else by onnxruntime and
 NumPy where these agree."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

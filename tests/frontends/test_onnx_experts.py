@@ -1,76 +1,58 @@
 """A mixture of experts as a file, as exporters write it and by Einsum: what onnxruntime gives."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 
 EXPERTS, CHOSEN, K, HIDDEN = 4, 2, 24, 40
 
 
+WIDE = """
+        single = Unsqueeze(x, one)
+        repeated = Expand(single, spread)
+        columns = Unsqueeze(repeated, last)
+        tall = MatMul(ups, columns)
+        wide = Squeeze(tall, last)
+"""
+RESULTS = """
+        rows = Unsqueeze(gated, before)
+        products = MatMul(rows, downs)
+        results = Squeeze(products, before)
+"""
+
+
 def mixture(einsum: bool) -> bytes:
     """Tokens (T, K): softmax of a router, its best experts, a gated layer, a second one, and the
     sum by scores."""
     random = np.random.default_rng(7)
-
-    def weight(name: str, *shape: int) -> onnx.TensorProto:
-        array = random.standard_normal(shape) / shape[-1] ** 0.5
-        return numpy_helper.from_array(array.astype(np.float32), name)
-
-    def integers(name: str, *values: int) -> onnx.TensorProto:
-        return numpy_helper.from_array(np.array(values, np.int64), name)
-
-    nodes: list[onnx.NodeProto] = []
-
-    def node(op: str, inputs: str, outputs: str, **attributes: Any) -> None:
-        nodes.append(helper.make_node(op, inputs.split(), outputs.split(), **attributes))
-
-    node("MatMul", "x router", "logits")
-    node("Softmax", "logits", "shares", axis=-1)
-    node("TopK", "shares chosen", "scores index", axis=-1)
-    if einsum:
-        node("Gather", "up index", "ups", axis=0)
-        node("Einsum", "x ups", "wide", equation="tk,tshk->tsh")
-    else:
-        node("Unsqueeze", "x one", "single")
-        node("Expand", "single spread", "repeated")
-        node("Unsqueeze", "repeated last", "columns")
-        node("Gather", "up index", "ups", axis=0)
-        node("MatMul", "ups columns", "tall")
-        node("Squeeze", "tall last", "wide")
-    node("Gather", "up_bias index", "ups_bias", axis=0)
-    node("Add", "wide ups_bias", "biased")
-    node("Split", "biased", "gate value", axis=-1, num_outputs=2)
-    node("Sigmoid", "gate", "open")
-    node("Mul", "open value", "gated")
-    node("Gather", "down index", "downs", axis=0)
-    if einsum:
-        node("Einsum", "gated downs", "results", equation="tsh,tshk->tsk")
-    else:
-        node("Unsqueeze", "gated before", "rows")
-        node("MatMul", "rows downs", "products")
-        node("Squeeze", "products before", "results")
-    node("Unsqueeze", "scores last", "weights")
-    node("Mul", "results weights", "weighted")
-    node("ReduceSum", "weighted one", "y", keepdims=0)
-    constants = [
-        weight("router", K, EXPERTS), weight("up", EXPERTS, 2 * HIDDEN, K),
-        weight("up_bias", EXPERTS, 2 * HIDDEN), weight("down", EXPERTS, HIDDEN, K),
-        integers("chosen", CHOSEN), integers("one", 1), integers("last", -1), integers("before", 2),
-        integers("spread", 1, CHOSEN, 1),
-    ]  # fmt: skip
-    graph = helper.make_graph(
-        nodes, "mixture", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", K])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["T", K])], constants,
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    shapes = {
+        "router": (K, EXPERTS), "up": (EXPERTS, 2 * HIDDEN, K), "up_bias": (EXPERTS, 2 * HIDDEN),
+        "down": (EXPERTS, HIDDEN, K),
+    }  # fmt: skip
+    weights = {n: random.standard_normal(s) / s[-1] ** 0.5 for n, s in shapes.items()}
+    text = f"""(float[T, {K}] x) => (float[T, {K}] y)
+            <int64[1] chosen = {{{CHOSEN}}}, int64[1] one = {{1}}, int64[1] last = {{-1}},
+             int64[1] before = {{2}}, int64[3] spread = {{1, {CHOSEN}, 1}}> {{
+        logits = MatMul(x, router)
+        shares = Softmax<axis=-1>(logits)
+        scores, index = TopK<axis=-1>(shares, chosen)
+        ups = Gather<axis=0>(up, index)
+        {'wide = Einsum<equation="tk,tshk->tsh">(x, ups)' if einsum else WIDE}
+        ups_bias = Gather<axis=0>(up_bias, index)
+        biased = Add(wide, ups_bias)
+        gate, value = Split<axis=-1, num_outputs=2>(biased)
+        open = Sigmoid(gate)
+        gated = Mul(open, value)
+        downs = Gather<axis=0>(down, index)
+        {'results = Einsum<equation="tsh,tshk->tsk">(gated, downs)' if einsum else RESULTS}
+        weights = Unsqueeze(scores, last)
+        weighted = Mul(results, weights)
+        y = ReduceSum<keepdims=0>(weighted, one)
+    }}"""
+    model = parsed(text, **{name: x.astype(np.float32) for name, x in weights.items()})
     return model.SerializeToString()
 
 

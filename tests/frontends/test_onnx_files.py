@@ -1,7 +1,5 @@
 """Model files and the files beside them: only regular ones, within the folder, and read once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

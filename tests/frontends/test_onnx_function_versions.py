@@ -1,7 +1,5 @@
 """Functions whose operator sets have other versions than the model's."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

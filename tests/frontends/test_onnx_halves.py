@@ -1,7 +1,5 @@
 """Models whose tensors are float16 or bfloat16: a CPU computes them in float32."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

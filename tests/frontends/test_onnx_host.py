@@ -1,13 +1,11 @@
 """Unique and Det, which a host computes between two programs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import model_of, parsed
 from tests.frontends.test_onnx_images import by_onnxruntime
 
 import ftuner
@@ -134,19 +132,17 @@ def test_outputs_that_are_left_out(results: tuple[str, ...]) -> None:
 
 def test_programs_before_and_after() -> None:
     """What it reads is computed, what it gives is read, with and without its extent."""
-    nodes = [
-        helper.make_node("Mul", ["x", "x"], ["square"]),
-        helper.make_node("Unique", ["square"], ["y", "", "inverse", "counts"]),
-        helper.make_node("Sqrt", ["y"], ["root"]),
-        helper.make_node("Gather", ["root", "inverse"], ["z"]),
-        helper.make_node("Cast", ["counts"], ["frequency"], to=1),
-        helper.make_node("Mul", ["root", "frequency"], ["weighted"]),
-    ]
-    outputs = ["z", "weighted"]
-    model = ftuner.load(model_of(nodes, {"x": ("float32", ["n", 3])}, outputs, opset=22))
-    assert (
-        len(split(import_model(model_of(nodes, {"x": ("float32", ["n", 3])}, outputs)).graph)) == 2
-    )
+    text = """(float[n, 3] x) => (z, weighted) {
+        square = Mul(x, x)
+        y, "", inverse, counts = Unique(square)
+        root = Sqrt(y)
+        z = Gather(root, inverse)
+        frequency = Cast<to=1>(counts)
+        weighted = Mul(root, frequency)
+    }"""
+    file = parsed(text, 22)
+    model = ftuner.load(file)
+    assert len(split(import_model(file).graph)) == 2
     for rows in (4, 1, 9):
         x = np.random.default_rng(rows).integers(-3, 4, (rows, 3)).astype(np.float32)
         z, weighted = model.run({"x": x})

@@ -1,7 +1,5 @@
 """Operators on images: in the modes, versions and errors that ONNX's own tests do not have."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

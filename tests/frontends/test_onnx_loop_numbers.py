@@ -1,25 +1,11 @@
 """Loops whose bodies need numbers of each iteration: extents, ranges and counts by data."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.frontends.control_models import (
-    BOOL,
-    FLOAT,
-    INT64,
-    NODE,
-    RNG,
-    body_of,
-    expect_agreement,
-    floats,
-    model_of,
-    stored,
-    value,
-)
+from tests.frontends.control_models import RNG, expect_agreement, floats
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import AllocationError, FTunerError, ShapeError
 from ftuner.inference import Model, load
@@ -30,32 +16,19 @@ from ftuner.runtime.specialization import SpecializedModel
 def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
     """A body that slices at what it carries has other extents in each iteration, which are bound
     when they are known."""
-    nodes = [
-        NODE("Slice", ["x", "begin", "end"], ["piece"]),
-        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
-        NODE("Identity", ["end"], ["begin_next"]),
-        NODE("Add", ["end", "one"], ["grown"]),
-        NODE("Add", ["grown", "one"], ["end_next"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [
-        value("go_next", [], BOOL), value("begin_next", [1], INT64), value("end_next", [1], INT64),
-        value("sum", []),
-    ]  # fmt: skip
-    carried = [value("begin", [1], INT64), value("end", [1], INT64)]
-    model = model_of(
-        [
-            NODE(
-                "Loop",
-                ["n", "", "zero", "one"],
-                ["b", "e", "sums"],
-                body=body_of(nodes, carried, outputs),
-            )
-        ],
-        [value("n", [], INT64), value("x", ["m"])],
-        [value("e", [1], INT64), value("sums", ["k"])],
-        [stored("zero", np.array([0])), stored("one", np.array([1]))],
-    )
+    model = parsed("""(int64 n, float[m] x) => (int64[1] e, float[k] sums)
+            <int64[1] zero = {0}, int64[1] one = {1}> {
+        b, e, sums = Loop(n, "", zero, one) <body = body
+                (int64 i, bool go, int64[1] begin, int64[1] end)
+                => (bool go_next, int64[1] begin_next, int64[1] end_next, float sum) {
+            piece = Slice(x, begin, end)
+            sum = ReduceSum<keepdims=0>(piece)
+            begin_next = Identity(end)
+            grown = Add(end, one)
+            end_next = Add(grown, one)
+            go_next = Identity(go)
+        }>
+    }""")
     expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0)))
     count = len(compiled)
     loaded = load(model)
@@ -66,33 +39,25 @@ def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) ->
 def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) -> None:
     """A range, a filled tensor, repetitions and the largest elements, as many as an input says for
     each iteration."""
-    nodes = [
-        NODE("Gather", ["counts", "i"], ["count"], axis=0),
-        NODE("Unsqueeze", ["count", "first"], ["counted"]),
-        NODE("Range", ["one", "count", "two"], ["range"]),
-        NODE("Cast", ["range"], ["numbers"], to=FLOAT),
-        NODE("ConstantOfShape", ["counted"], ["filled"], value=stored("v", np.ones(1, np.float32))),
-        NODE("Tile", ["x", "counted"], ["tiled"]),
-        NODE("Min", ["counted", "three"], ["k"]),
-        NODE("TopK", ["x", "k"], ["largest", "at"]),
-        NODE("Concat", ["numbers", "filled", "tiled", "largest"], ["row"], axis=0),
-        NODE("Concat", ["c", "row"], ["c_next"], axis=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("c_next", ["p"])]
-    body = body_of(nodes, [value("c", ["p"])], outputs)
-    model = model_of(
-        [
-            NODE("Size", ["counts"], ["trips"]),
-            NODE("Loop", ["trips", "", "none"], ["all"], body=body),
-        ],
-        [value("x", [5]), value("counts", ["n"], INT64)],
-        [value("all", ["q"])],
-        [
-            stored("first", np.array([0])), stored("one", np.int64(1)), stored("two", np.int64(2)),
-            stored("three", np.array([3])), stored("none", np.zeros(0, np.float32)),
-        ],
-    )  # fmt: skip
+    text = """(float[5] x, int64[n] counts) => (float[q] all)
+            <int64[1] first = {0}, int64 one = {1}, int64 two = {2}, int64[1] three = {3}> {
+        trips = Size(counts)
+        all = Loop(trips, "", none) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next) {
+            count = Gather<axis=0>(counts, i)
+            counted = Unsqueeze(count, first)
+            range = Range(one, count, two)
+            numbers = Cast<to=1>(range)
+            filled = ConstantOfShape<value = float[1] {1}>(counted)
+            tiled = Tile(x, counted)
+            k = Min(counted, three)
+            largest, at = TopK(x, k)
+            row = Concat<axis=0>(numbers, filled, tiled, largest)
+            c_next = Concat<axis=0>(c, row)
+            go_next = Identity(go)
+        }>
+    }"""
+    model = parsed(text, none=np.zeros(0, np.float32))
     feeds = [{"x": floats(5), "counts": np.array(c)} for c in ([3, 0, 1, 8], [2], [7, 7, 2, 9, 4])]
     loaded = expect_agreement(model, *feeds)
     assert type(loaded) is Model
@@ -106,21 +71,16 @@ def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[An
 
 @pytest.mark.parametrize("step", [1, 3, -1, -2])
 def test_ranges_between_numbers_that_a_loop_carries(widest: CpuBackend, step: int) -> None:
-    nodes = [
-        NODE("Gather", ["begins", "i"], ["begin"]),
-        NODE("Range", ["begin", "i", "step"], ["numbers"]),
-        NODE("Gather", ["x", "numbers"], ["taken"]),
-        NODE("ReduceSum", ["taken"], ["sum"], keepdims=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    body = body_of(
-        nodes, [], [value("go_next", [], BOOL), value("sum", [])], [stored("step", np.int64(step))]
-    )
-    model = model_of(
-        [NODE("Loop", ["n", ""], ["sums"], body=body)],
-        [value("n", [], INT64), value("x", ["m"]), value("begins", ["k"], INT64)],
-        [value("sums", ["k"])],
-    )
+    model = parsed(f"""(int64 n, float[m] x, int64[k] begins) => (float[k] sums) {{
+        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float sum)
+                <int64 step = {{{step}}}> {{
+            begin = Gather(begins, i)
+            numbers = Range(begin, i, step)
+            taken = Gather(x, numbers)
+            sum = ReduceSum<keepdims=0>(taken)
+            go_next = Identity(go)
+        }}>
+    }}""")
     loaded = load(model)
     assert type(loaded) is Model
     for n in (17, 1):
@@ -131,35 +91,29 @@ def test_ranges_between_numbers_that_a_loop_carries(widest: CpuBackend, step: in
         np.testing.assert_allclose(found, wanted, 1e-4, 1e-5)
 
 
-def reading(nodes: Sequence[Any], trips: int | None) -> Any:
+def reading(nodes: str, trips: int | None) -> Any:
     """A loop that adds to c what its nodes make of x and of k, which is an element of `ks`."""
-    nodes = [
-        NODE("Gather", ["ks", "i"], ["k"]),
-        *nodes,
-        NODE("Concat", ["c", "made"], ["c_next"], axis=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    body = body_of(nodes, [value("c", ["p"])], [value("go_next", [], BOOL), value("c_next", ["p"])])
-    inputs = [value("x", ["m"]), value("ks", ["n", 1], INT64)]
-    known = [] if trips is None else [stored("trips", np.int64(trips))]
-    return model_of(
-        [NODE("Loop", ["trips", "", "x"], ["y"], body=body)],
-        inputs if known else [*inputs, value("trips", [], INT64)], [value("y", ["q"])],
-        [*known, stored("zeros", np.array([0]))],
-    )  # fmt: skip
+    text = f"""(float[m] x, int64[n, 1] ks{", int64 trips" if trips is None else ""})
+            => (float[q] y) <int64[1] zeros = {{0}}> {{
+        y = Loop(trips, "", x) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next) {{
+            k = Gather(ks, i)
+            {nodes}
+            c_next = Concat<axis=0>(c, made)
+            go_next = Identity(go)
+        }}>
+    }}"""
+    return parsed(text, **({} if trips is None else {"trips": np.int64(trips)}))
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     "nodes",
-    [
-        [NODE("Slice", ["x", "zeros", "k"], ["made"])],
-        [NODE("Expand", ["x", "k"], ["wide"]), NODE("Reshape", ["wide", "k"], ["made"])],
-    ],
+    ["made = Slice(x, zeros, k)", "wide = Expand(x, k) made = Reshape(wide, k)"],
     ids=["slice", "reshape"],
 )
 def test_no_iteration_of_a_body_that_needs_numbers(
-    widest: CpuBackend, nodes: Sequence[Any], known: bool
+    widest: CpuBackend, nodes: str, known: bool
 ) -> None:
     trips = {} if known else {"trips": np.array(0)}
     given = {"x": floats(3), "ks": np.array([[3], [1]])}
@@ -168,31 +122,21 @@ def test_no_iteration_of_a_body_that_needs_numbers(
 
 def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled: list[Any]) -> None:
     """Each iteration resizes a picture to the sides of its box. Channels stay as they are."""
-    nodes = [
-        NODE("Gather", ["x", "i"], ["picture"]),
-        NODE("Unsqueeze", ["picture", "zeros"], ["image"]),
-        NODE("Gather", ["sides", "i"], ["side"]),
-        NODE("Shape", ["image"], ["shape"]),
-        NODE("Slice", ["shape", "zeros", "two"], ["kept"]),
-        NODE("Concat", ["kept", "side"], ["sizes"], axis=0),
-        NODE("Resize", ["image", "", "", "sizes"], ["resized"], mode="cubic"),
-        NODE("ReduceMax", ["resized", "axes"], ["most"], keepdims=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("most", [1, "c"])]
-    model = model_of(
-        [
-            NODE("Shape", ["x"], ["all"], start=0, end=1),
-            NODE("Loop", ["all", ""], ["y"], body=body_of(nodes, [], outputs)),
-        ],
-        [value("x", ["n", "c", "h", "w"]), value("sides", ["n", 2], INT64)],
-        [value("y", ["n", 1, "c"])],
-        [
-            stored("zeros", np.array([0])),
-            stored("two", np.array([2])),
-            stored("axes", np.array([2, 3])),
-        ],
-    )
+    model = parsed("""(float[n, c, h, w] x, int64[n, 2] sides) => (float[n, 1, c] y)
+            <int64[1] zeros = {0}, int64[1] two = {2}, int64[2] axes = {2, 3}> {
+        all = Shape<start=0, end=1>(x)
+        y = Loop(all, "") <body = body (int64 i, bool go) => (bool go_next, float[1, c] most) {
+            picture = Gather(x, i)
+            image = Unsqueeze(picture, zeros)
+            side = Gather(sides, i)
+            shape = Shape(image)
+            kept = Slice(shape, zeros, two)
+            sizes = Concat<axis=0>(kept, side)
+            resized = Resize<mode="cubic">(image, "", "", sizes)
+            most = ReduceMax<keepdims=0>(resized, axes)
+            go_next = Identity(go)
+        }>
+    }""")
     loaded = load(model)
     assert not isinstance(loaded, SpecializedModel)
     count = len(compiled)
@@ -208,39 +152,33 @@ def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled:
 
 def test_no_iteration_over_a_tensor_without_elements(widest: CpuBackend) -> None:
     """A first iteration would read row 0, which does not exist, and make a tensor of its extent."""
-    nodes = [
-        NODE("Gather", ["x", "i"], ["row"], axis=0),
-        NODE("ReduceMax", ["row"], ["most"], keepdims=1),
-        NODE("Cast", ["most"], ["extent"], to=INT64),
-        NODE("Expand", ["row", "extent"], ["wide"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    body = body_of(nodes, [], [value("go_next", [], BOOL), value("wide", ["m"])])
-    model = model_of(
-        [
-            NODE("Identity", ["none"], ["x"]),
-            NODE("Shape", ["x"], ["shape"], start=0, end=1),
-            NODE("Loop", ["shape", ""], ["found"], body=body),
-            NODE("ReduceSum", ["found"], ["total"], keepdims=0),
-            NODE("Add", ["total", "y"], ["out"]),
-        ],
-        [value("y", ["n"])],
-        [value("out", ["n"])],
-        [stored("none", np.zeros((0, 1), np.float32))],
-    )
+    text = """(float[n] y) => (float[n] out) {
+        x = Identity(none)
+        shape = Shape<start=0, end=1>(x)
+        found = Loop(shape, "") <body = body (int64 i, bool go) => (bool go_next, float[m] wide) {
+            row = Gather<axis=0>(x, i)
+            most = ReduceMax<keepdims=1>(row)
+            extent = Cast<to=7>(most)
+            wide = Expand(row, extent)
+            go_next = Identity(go)
+        }>
+        total = ReduceSum<keepdims=0>(found)
+        out = Add(total, y)
+    }"""
+    model = parsed(text, none=np.zeros((0, 1), np.float32))
     expect_agreement(model, {"y": floats(3)}, {"y": floats(5)})
 
 
-BEYOND: dict[str, tuple[list[Any], type[FTunerError]]] = {
-    "top k": ([NODE("TopK", ["x", "k"], ["made", "at"])], ShapeError),
-    "fill": ([NODE("ConstantOfShape", ["k"], ["made"])], AllocationError),
-    "tile": ([NODE("Tile", ["x", "k"], ["made"])], AllocationError),
+BEYOND: dict[str, tuple[str, type[FTunerError]]] = {
+    "top k": ("made, at = TopK(x, k)", ShapeError),
+    "fill": ("made = ConstantOfShape(k)", AllocationError),
+    "tile": ("made = Tile(x, k)", AllocationError),
 }
 
 
 @pytest.mark.parametrize(("nodes", "error"), BEYOND.values(), ids=BEYOND)
 def test_more_elements_than_fit_within_a_loop(
-    widest: CpuBackend, nodes: Sequence[Any], error: type[FTunerError]
+    widest: CpuBackend, nodes: str, error: type[FTunerError]
 ) -> None:
     model = reading(nodes, None)
     given = {"x": floats(3), "ks": np.array([[3], [1]]), "trips": np.array(2)}
@@ -254,18 +192,14 @@ def test_more_elements_than_fit_within_a_loop(
 
 def test_ranges_with_steps_of_an_extent(widest: CpuBackend) -> None:
     """Where rows begin, as torch's exporter writes EmbeddingBag of a matrix of indices."""
-    nodes = [
-        NODE("Shape", ["x"], ["shape"]),
-        NODE("Gather", ["shape", "one"], ["columns"]),
-        NODE("Size", ["x"], ["size"]),
-        NODE("Range", ["zero", "size", "columns"], ["begins"]),
-        NODE("Range", ["one", "size", "columns"], ["others"]),
-    ]
-    names = ["begins", "others"]
-    model = model_of(
-        nodes, [value("x", ["n", "m"])], [value(y, ["k"], INT64) for y in names],
-        [stored("zero", np.int64(0)), stored("one", np.int64(1))],
-    )  # fmt: skip
+    model = parsed("""(float[n, m] x) => (int64[k] begins, int64[k] others)
+            <int64 zero = {0}, int64 one = {1}> {
+        shape = Shape(x)
+        columns = Gather(shape, one)
+        size = Size(x)
+        begins = Range(zero, size, columns)
+        others = Range(one, size, columns)
+    }""")
     loaded = expect_agreement(model, *({"x": floats(n, m)} for n, m in ((2, 5), (1, 1), (7, 3))))
     assert type(loaded) is Model
     with pytest.raises(ShapeError, match=r"Range node .* steps of 0"):

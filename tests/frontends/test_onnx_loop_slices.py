@@ -1,25 +1,12 @@
 """Loops whose iterations slice between bounds that data decides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
-from tests.frontends.control_models import (
-    BOOL,
-    INT64,
-    NODE,
-    RNG,
-    body_of,
-    expect_agreement,
-    floats,
-    model_of,
-    stored,
-    value,
-)
+from tests.frontends.control_models import RNG, expect_agreement, floats
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import ShapeError
 from ftuner.inference import Model, load
@@ -31,23 +18,19 @@ def test_bounds_as_many_as_the_axes_that_they_are_of(
 ) -> None:
     """Data decides how many bounds are computed; the axes of the slice are constants, so that there
     is one."""
-    nodes = [
-        NODE("Add", ["i", "one"], ["after"]),
-        NODE("Unsqueeze", ["i", "zeros"], ["at"]),
-        NODE("Unsqueeze", ["after", "zeros"], ["past"]),
-        NODE("Slice", ["starts", "at", "past", "zeros"], ["begin"]),
-        NODE("Add", ["begin", "two"], ["end"]),
-        NODE("Slice", ["x", "begin", "end", "zeros"], ["piece"]),
-        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    body = body_of(nodes, [], [value("go_next", [], BOOL), value("sum", [])])
-    model = model_of(
-        [NODE("Loop", ["n", ""], ["sums"], body=body)],
-        [value("n", [], INT64), value("x", ["m"]), value("starts", ["k"], INT64)],
-        [value("sums", ["l"])],
-        [stored("one", np.int64(1)), stored("two", np.array([2])), stored("zeros", np.array([0]))],
-    )
+    model = parsed("""(int64 n, float[m] x, int64[k] starts) => (float[l] sums)
+            <int64 one = {1}, int64[1] two = {2}, int64[1] zeros = {0}> {
+        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float sum) {
+            after = Add(i, one)
+            at = Unsqueeze(i, zeros)
+            past = Unsqueeze(after, zeros)
+            begin = Slice(starts, at, past, zeros)
+            end = Add(begin, two)
+            piece = Slice(x, begin, end, zeros)
+            sum = ReduceSum<keepdims=0>(piece)
+            go_next = Identity(go)
+        }>
+    }""")
     feeds = [{"n": np.array(n), "x": floats(9), "starts": np.arange(n)[::-1]} for n in (1, 3, 8)]
     expect_agreement(model, *feeds)
     loaded = load(model)
@@ -60,36 +43,30 @@ def test_bounds_as_many_as_the_axes_that_they_are_of(
 def sliced(bounds: Sequence[str], axes: Sequence[int], steps: Sequence[int], trips: Any) -> Any:
     """A loop whose iteration i slices x by row i of the inputs `starts` and `ends`. `bounds`: which
     of these are inputs; the others are constants."""
-    nodes = [
-        NODE("Gather", ["starts", "i"], ["start"], axis=0),
-        NODE("Gather", ["ends", "i"], ["end"], axis=0),
-        NODE("Slice", ["x", "start", "end", "axes", "steps"], ["piece"]),
-        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
-        NODE("Concat", ["c", "piece_flat"], ["c_next"], axis=0),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    nodes.insert(3, NODE("Reshape", ["piece", "flat"], ["piece_flat"]))
-    outputs = [value("go_next", [], BOOL), value("c_next", ["p"]), value("sum", [])]
-    body = body_of(nodes, [value("c", ["p"])], outputs)
-    rows = "n" if trips is None else trips
-    inputs = [value(name, [rows, len(axes)], INT64) for name in bounds]
-    known = trips is not None
-    prologue = [] if known else [
-        NODE("Shape", [bounds[0]], ["shape"]), NODE("Gather", ["shape", "first"], ["trips"]),
-    ]  # fmt: skip
-    constants = [stored("trips", np.int64(trips))] if known else [stored("first", np.int64(0))]
-    for name, end in (("starts", 1), ("ends", 30)):
-        if name not in bounds:
-            constants.append(stored(name, np.full((64, len(axes)), end)))
-    return model_of(
-        [*prologue, NODE("Loop", ["trips", "", "none"], ["all", "sums"], body=body)],
-        [value("x", ["a", "b"]), *inputs],
-        [value("all", ["q"]), value("sums", ["k"])],
-        [
-            stored("axes", np.array(axes)), stored("steps", np.array(steps)),
-            stored("flat", np.array([-1])), stored("none", np.zeros(0, np.float32)), *constants,
-        ],
-    )  # fmt: skip
+    rows = f"{'n' if trips is None else trips}, {len(axes)}"
+    inputs = "".join(f", int64[{rows}] {name}" for name in bounds)
+    text = f"""(float[a, b] x{inputs}) => (float[q] all, float[k] sums)
+            <int64[1] flat = {{-1}}, int64 first = {{0}}> {{
+        shape = Shape({bounds[0]})
+        {"trips = Gather(shape, first)" if trips is None else ""}
+        all, sums = Loop(trips, "", none) <body = body (int64 i, bool go, float[p] c)
+                => (bool go_next, float[p] c_next, float sum) {{
+            start = Gather<axis=0>(starts, i)
+            end = Gather<axis=0>(ends, i)
+            piece = Slice(x, start, end, axes, steps)
+            piece_flat = Reshape(piece, flat)
+            sum = ReduceSum<keepdims=0>(piece)
+            c_next = Concat<axis=0>(c, piece_flat)
+            go_next = Identity(go)
+        }}>
+    }}"""
+    constants = {
+        "axes": np.array(axes), "steps": np.array(steps), "none": np.zeros(0, np.float32),
+        "starts": np.full((64, len(axes)), 1), "ends": np.full((64, len(axes)), 30),
+        "trips": np.int64(0 if trips is None else trips),
+    }  # fmt: skip
+    computed = {*bounds, *(["trips"] if trips is None else [])}
+    return parsed(text, **{name: x for name, x in constants.items() if name not in computed})
 
 
 FAR = 2**63 - 2
@@ -134,32 +111,23 @@ def test_slices_of_several_axes_within_a_loop(widest: CpuBackend) -> None:
 
 def test_slices_by_data_within_two_loops(widest: CpuBackend) -> None:
     """The inner loop slices by what the outer one carries, and by its own position."""
-    inner = body_of(
-        [
-            NODE("Add", ["i", "start"], ["from"]),
-            NODE("Slice", ["x", "from", "o_stop"], ["part"]),
-            NODE("ReduceSum", ["part"], ["sum"], keepdims=0),
-            NODE("Identity", ["go"], ["go_next"]),
-        ],
-        [], [value("go_next", [], BOOL), value("sum", [])],
-    )  # fmt: skip
-    outer = helper.make_graph(
-        [
-            NODE("Gather", ["stops", "o"], ["stop"], axis=0),
-            NODE("Unsqueeze", ["stop", "first"], ["o_stop"]),
-            NODE("Loop", ["stop", ""], ["sums"], body=inner),
-            NODE("ReduceSum", ["sums"], ["total"], keepdims=0),
-            NODE("Identity", ["o_go"], ["o_go_next"]),
-        ],
-        "outer", [value("o", [], INT64), value("o_go", [], BOOL)],
-        [value("o_go_next", [], BOOL), value("total", [])],
-    )  # fmt: skip
-    model = model_of(
-        [NODE("Size", ["stops"], ["trips"]), NODE("Loop", ["trips", ""], ["totals"], body=outer)],
-        [value("x", ["m"]), value("stops", ["n"], INT64)],
-        [value("totals", ["n"])],
-        [stored("first", np.array([0])), stored("start", np.array([1]))],
-    )
+    model = parsed("""(float[m] x, int64[n] stops) => (float[n] totals)
+            <int64[1] first = {0}, int64[1] start = {1}> {
+        trips = Size(stops)
+        totals = Loop(trips, "") <body = outer (int64 o, bool o_go)
+                => (bool o_go_next, float total) {
+            stop = Gather<axis=0>(stops, o)
+            o_stop = Unsqueeze(stop, first)
+            sums = Loop(stop, "") <body = body (int64 i, bool go) => (bool go_next, float sum) {
+                from = Add(i, start)
+                part = Slice(x, from, o_stop)
+                sum = ReduceSum<keepdims=0>(part)
+                go_next = Identity(go)
+            }>
+            total = ReduceSum<keepdims=0>(sums)
+            o_go_next = Identity(o_go)
+        }>
+    }""")
     feeds = [{"x": floats(12), "stops": np.array(s)} for s in ([3, 12, 1], [5], [2, 2, 9, 30])]
     loaded = expect_agreement(model, *feeds)
     assert type(loaded) is Model
@@ -168,23 +136,19 @@ def test_slices_by_data_within_two_loops(widest: CpuBackend) -> None:
 @pytest.mark.parametrize("step", [1, 3, -1, -2])
 def test_slices_between_any_bounds_that_a_loop_carries(widest: CpuBackend, step: int) -> None:
     """Bounds before the first row, after the last, in the wrong order, and open ones."""
-    nodes = [
-        NODE("Gather", ["begins", "i"], ["begin"]),
-        NODE("Gather", ["ends", "i"], ["end"]),
-        NODE("Slice", ["x", "begin", "end", "rows", "step"], ["piece"]),
-        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
-        NODE("Shape", ["piece"], ["shape"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("sum", []), value("shape", [2], INT64)]
-    constants = [stored("rows", np.array([0])), stored("step", np.array([step]))]
-    model = model_of(
-        [NODE("Loop", ["n", ""], ["sums", "shapes"], body=body_of(nodes, [], outputs, constants))],
-        [value("n", [], INT64), value("x", ["m", 3]), *(
-            value(name, ["k", 1], INT64) for name in ("begins", "ends")
-        )],
-        [value("sums", ["k"]), value("shapes", ["k", 2], INT64)],
-    )  # fmt: skip
+    model = parsed(f"""(int64 n, float[m, 3] x, int64[k, 1] begins, int64[k, 1] ends)
+            => (float[k] sums, int64[k, 2] shapes) {{
+        sums, shapes = Loop(n, "") <body = body (int64 i, bool go)
+                => (bool go_next, float sum, int64[2] shape)
+                <int64[1] rows = {{0}}, int64[1] step = {{{step}}}> {{
+            begin = Gather(begins, i)
+            end = Gather(ends, i)
+            piece = Slice(x, begin, end, rows, step)
+            sum = ReduceSum<keepdims=0>(piece)
+            shape = Shape(piece)
+            go_next = Identity(go)
+        }}>
+    }}""")
     far = np.iinfo(np.int64)
     bounds = [0, 2, 5, 6, 40, -1, -3, -40, far.min]
     # Going back, ONNX Runtime takes the largest end for an open one.
@@ -214,19 +178,14 @@ def test_the_longest_steps_of_slices_within_a_loop(widest: CpuBackend, step: int
 
 
 def test_iterations_that_stack_unequal_slices(widest: CpuBackend) -> None:
-    nodes = [
-        NODE("Gather", ["ends", "i"], ["end"]),
-        NODE("Slice", ["x", "zeros", "end"], ["piece"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("piece", ["p"])]
-    model = load(
-        model_of(
-            [NODE("Loop", ["n", ""], ["y"], body=body_of(nodes, [], outputs))],
-            [value("n", [], INT64), value("x", ["m"]), value("ends", ["k", 1], INT64)],
-            [value("y", ["k", "p"])], [stored("zeros", np.array([0]))],
-        )
-    )  # fmt: skip
+    text = """(int64 n, float[m] x, int64[k, 1] ends) => (float[k, p] y) <int64[1] zeros = {0}> {
+        y = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float[p] piece) {
+            end = Gather(ends, i)
+            piece = Slice(x, zeros, end)
+            go_next = Identity(go)
+        }>
+    }"""
+    model = load(parsed(text))
     x = floats(4)
     given = {"n": np.array(2), "x": x}
     (found,) = model.run({**given, "ends": np.array([[3], [-1]])})
@@ -236,22 +195,18 @@ def test_iterations_that_stack_unequal_slices(widest: CpuBackend) -> None:
 
 
 def test_slices_from_a_number_that_only_begins_constant(widest: CpuBackend) -> None:
-    nodes = [
-        NODE("Gather", ["steps", "i"], ["step"]),
-        NODE("Add", ["at", "two"], ["end"]),
-        NODE("Slice", ["x", "at", "end"], ["piece"]),
-        NODE("ReduceSum", ["piece"], ["sum"], keepdims=0),
-        NODE("Add", ["at", "step"], ["at_next"]),
-        NODE("Identity", ["go"], ["go_next"]),
-    ]
-    outputs = [value("go_next", [], BOOL), value("at_next", [1], INT64), value("sum", [])]
-    body = body_of(nodes, [value("at", [1], INT64)], outputs, [stored("two", np.array([2]))])
-    model = model_of(
-        [NODE("Loop", ["trips", "", "first"], ["last", "sums"], body=body)],
-        [value("x", ["m"]), value("steps", ["k", 1], INT64)],
-        [value("last", [1], INT64), value("sums", ["k"])],
-        [stored("trips", np.int64(20)), stored("first", np.array([0]))],
-    )
+    model = parsed("""(float[m] x, int64[k, 1] steps) => (int64[1] last, float[k] sums)
+            <int64 trips = {20}, int64[1] first = {0}> {
+        last, sums = Loop(trips, "", first) <body = body (int64 i, bool go, int64[1] at)
+                => (bool go_next, int64[1] at_next, float sum) <int64[1] two = {2}> {
+            step = Gather(steps, i)
+            end = Add(at, two)
+            piece = Slice(x, at, end)
+            sum = ReduceSum<keepdims=0>(piece)
+            at_next = Add(at, step)
+            go_next = Identity(go)
+        }>
+    }""")
     steps = RNG.integers(0, 3, (20, 1))
     loaded = expect_agreement(model, *({"x": floats(m), "steps": steps} for m in (50, 12, 0)))
     assert type(loaded) is Model

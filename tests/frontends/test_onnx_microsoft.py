@@ -1,7 +1,5 @@
 """onnxruntime's own operators that its optimisers write, beside onnxruntime's results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

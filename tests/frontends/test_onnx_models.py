@@ -1,9 +1,5 @@
 """Models that are malformed, unsupported, or need more than one node."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from tests.frontends.onnx_models import model_of
+from tests.child import printed
+from tests.frontends.onnx_models import model_of, parsed
 
 from ftuner.core.dim import symbol
 from ftuner.errors import (
@@ -27,7 +24,11 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
 
 NODE = helper.make_node
-X: dict[str, Any] = {"x": ("float32", ["n", 4])}
+X = "float[n, 4] x"
+
+
+def of(nodes: str, outputs: str = "y", inputs: str = X, **constants: Any) -> onnx.ModelProto:
+    return parsed(f"({inputs}) => ({outputs}) {{ {nodes} }}", **constants)
 
 
 def _external(location: str, values: Any, **entries: int) -> Any:
@@ -41,7 +42,7 @@ def _external(location: str, values: Any, **entries: int) -> Any:
 
 
 def _with_weight(tensor: Any) -> Any:
-    model = model_of([NODE("MatMul", ["x", "w"], ["y"])], X, ["y"])
+    model = of("y = MatMul(x, w)")
     model.graph.initializer.append(tensor)
     return model
 
@@ -50,7 +51,7 @@ def _with_weight(tensor: Any) -> Any:
 
 
 def test_import_reads_path_bytes_and_proto(tmp_path: Path) -> None:
-    model = model_of([NODE("Relu", ["x"], ["y"], name="/relu")], X, ["y"])
+    model = of('["/relu"] y = Relu(x)')
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     for source in (str(path), path, model.SerializeToString(), model):
@@ -63,15 +64,13 @@ def test_import_reads_path_bytes_and_proto(tmp_path: Path) -> None:
 
 def test_importing_ftuner_does_not_import_onnx() -> None:
     script = "import sys, ftuner.frontends.onnx; print('onnx' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "False\n"
+    done = printed("-c", script)
+    assert done == "False\n"
 
 
 def test_a_part_of_a_file_is_an_error_or_a_model() -> None:
     weight = np.ones((4, 3), np.float32)
-    data = model_of([NODE("MatMul", ["x", "w"], ["y"])], X, ["y"], {"w": weight})
+    data = of("y = MatMul(x, w)", w=weight)
     whole = data.SerializeToString()
     refused = 0
     for length in range(len(whole)):
@@ -132,14 +131,12 @@ def test_external_data_of_another_size(tmp_path: Path, entries: dict[str, int]) 
 
 
 def test_all_unsupported_operators_are_listed() -> None:
-    nodes = [
-        NODE("ImageDecoder", ["x"], ["a"], name="first"),
-        NODE("ImageDecoder", ["a"], ["b"], name="second"),
-        NODE("Fancy", ["b"], ["c"], domain="org.example"),
-        NODE("Relu", ["c"], ["y"]),
-    ]
+    nodes = """[first] a = ImageDecoder(x)
+        [second] b = ImageDecoder(a)
+        c = org.example.Fancy(b)
+        y = Relu(c)"""
     with pytest.raises(UnsupportedOperatorError) as caught:
-        import_model(model_of(nodes, X, ["y"]))
+        import_model(of(nodes))
     text = str(caught.value)
     assert "2 operators" in text
     assert "ImageDecoder (2: 'first', 'second')" in text
@@ -147,74 +144,64 @@ def test_all_unsupported_operators_are_listed() -> None:
     assert "Relu" not in text
 
 
-def _branch(output: str, nodes: list[Any]) -> Any:
-    return helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(output)])
+def _nested(depth: int) -> onnx.ModelProto:
+    def branch(node: onnx.NodeProto) -> Any:
+        return helper.make_graph([node], "branch", [], [helper.make_empty_tensor_value_info("z")])
 
-
-def _nested(depth: int) -> Any:
-    graph = _branch("z", [NODE("Relu", ["x"], ["z"])])
-    for _ in range(depth):
+    node = NODE("Relu", ["x"], ["z"])
+    for _ in range(depth + 1):
+        graph = branch(node)
         node = NODE("If", ["c"], ["z"], then_branch=graph, else_branch=graph)
-        graph = _branch("z", [node])
-    return graph
+    return model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
 
 
-MALFORMED: dict[str, tuple[list[Any], dict[str, Any], str]] = {
-    "cycle": (
-        [NODE("Add", ["x", "b"], ["a"]), NODE("Relu", ["a"], ["b"]), NODE("Relu", ["b"], ["y"])],
-        X, "wait for each other",
-    ),
-    "missing value": ([NODE("Add", ["x", "gone"], ["y"])], X, "nothing gives its input 'gone'"),
-    "missing input": ([NODE("Add", ["x", ""], ["y"])], X, "input 1 is missing"),
-    "missing output": ([NODE("Relu", ["x"], ["z"])], X, "no node gives the output 'y'"),
-    "two givers": ([NODE("Relu", ["x"], ["y"]), NODE("Abs", ["x"], ["y"])], X, "already"),
-    "gives an input": ([NODE("Relu", ["x"], ["x"]), NODE("Abs", ["x"], ["y"])], X, "already"),
-    "too many outputs": ([NODE("Relu", ["x"], ["y", "z"])], X, "2 outputs; at most 1"),
-    "unknown dtype": ([NODE("Cast", ["x"], ["y"], to=99)], X, "no element type"),
-    "contradicting extents": (
-        [NODE("MatMul", ["x", "z"], ["y"])], {**X, "z": ("float32", [5, 3])}, "4 and 5",
-    ),
-    "negative extent": ([NODE("Relu", ["x"], ["y"])], {"x": ("float32", [-3])}, "-3 elements"),
-    "axis": ([NODE("Softmax", ["x"], ["y"], axis=2)], X, "axis 2"),
-    "attribute of another type": ([NODE("Softmax", ["x"], ["y"], axis="1")], X, "attribute axis"),
-    "missing attribute": ([NODE("Concat", ["x", "x"], ["y"])], X, "attribute axis is missing"),
-    "long attribute": (
-        [NODE("Transpose", ["x"], ["y"], perm=[0] * (MAX_ATTRIBUTE_ELEMENTS + 1))], X, "at most",
-    ),
-    "many axes": ([NODE("Relu", ["x"], ["y"])], {"x": ("float32", [1] * 65)}, "at most 64"),
-    "nesting": (list(_nested(MAX_NESTING + 1).node), X, "nested deeper"),
-    "dtypes": ([NODE("Add", ["x", "z"], ["y"])], {**X, "z": ("int64", [4])}, "add of float32, i"),
-    "equation": ([NODE("Einsum", ["x"], ["y"], equation="ijk->i")], X, "labels 'ijk'"),
-}  # fmt: skip
+LONG = ", ".join("0" * (MAX_ATTRIBUTE_ELEMENTS + 1))
+MALFORMED: dict[str, tuple[onnx.ModelProto, str]] = {
+    "cycle": (of("a = Add(x, b) b = Relu(a) y = Relu(b)"), "wait for each other"),
+    "missing value": (of("y = Add(x, gone)"), "nothing gives its input 'gone'"),
+    "missing input": (of('y = Add(x, "")'), "input 1 is missing"),
+    "missing output": (of("z = Relu(x)"), "no node gives the output 'y'"),
+    "two givers": (of("y = Relu(x) y = Abs(x)"), "already"),
+    "gives an input": (of("x = Relu(x) y = Abs(x)"), "already"),
+    "too many outputs": (of("y, z = Relu(x)"), "2 outputs; at most 1"),
+    "unknown dtype": (of("y = Cast<to=99>(x)"), "no element type"),
+    "contradicting extents": (of("y = MatMul(x, z)", inputs=f"{X}, float[5, 3] z"), "4 and 5"),
+    "negative extent": (of("y = Relu(x)", inputs="float[-3] x"), "-3 elements"),
+    "axis": (of("y = Softmax<axis=2>(x)"), "axis 2"),
+    "attribute of another type": (of('y = Softmax<axis="1">(x)'), "attribute axis"),
+    "missing attribute": (of("y = Concat(x, x)"), "attribute axis is missing"),
+    "long attribute": (of(f"y = Transpose<perm=[{LONG}]>(x)"), "at most"),
+    "many axes": (of("y = Relu(x)", inputs=f"float[{', '.join('1' * 65)}] x"), "at most 64"),
+    "nesting": (_nested(MAX_NESTING + 1), "nested deeper"),
+    "dtypes": (of("y = Add(x, z)", inputs=f"{X}, int64[4] z"), "add of float32, i"),
+    "equation": (of('y = Einsum<equation="ijk->i">(x)'), "labels 'ijk'"),
+}
 
 
-@pytest.mark.parametrize(("nodes", "inputs", "text"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed(nodes: list[Any], inputs: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(("model", "text"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed(model: onnx.ModelProto, text: str) -> None:
     with pytest.raises((GraphError, ShapeError), match=text):
-        import_model(model_of(nodes, inputs, ["y"]))
+        import_model(model)
 
 
 def test_errors_name_the_node() -> None:
-    nodes = [NODE("Reshape", ["x", "s"], ["y"], name="/encoder/Reshape")]
-    model = model_of(nodes, {**X, "s": ("int64", [2])}, ["y"])
+    model = of('["/encoder/Reshape"] y = Reshape(x, s)', inputs=f"{X}, int64[2] s")
     with pytest.raises(UnsupportedOperatorError, match="Reshape node '/encoder/Reshape'"):
         import_model(model)
 
 
 def test_data_dependent_shapes_are_unsupported() -> None:
-    nodes = [NODE("Expand", ["x", "s"], ["y"])]
     with pytest.raises(UnsupportedOperatorError, match="data-dependent shape"):
-        import_model(model_of(nodes, {**X, "s": ("int64", [2])}, ["y"]))
+        import_model(of("y = Expand(x, s)", inputs=f"{X}, int64[2] s"))
 
 
 def test_an_index_that_is_known_to_be_outside() -> None:
-    nodes = [NODE("Gather", ["w", "i"], ["y"])]
     with pytest.raises(IndexRangeError):
-        import_model(model_of(nodes, {}, ["y"], {"w": np.zeros(3, np.float32), "i": np.int64(3)}))
+        import_model(of("y = Gather(w, i)", inputs="", w=np.zeros(3, np.float32), i=3))
 
 
 def test_inputs_need_types_and_ranks() -> None:
-    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y"])
+    model = of("y = Relu(x)")
     model.graph.input[0].type.tensor_type.ClearField("shape")
     with pytest.raises(GraphError, match="has no shape"):
         import_model(model)
@@ -224,24 +211,24 @@ def test_inputs_need_types_and_ranks() -> None:
 
 
 def test_names_are_distinct() -> None:
-    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y"])
+    model = of("y = Relu(x)")
     model.graph.input.append(model.graph.input[0])
     with pytest.raises(GraphError, match="named 'x'"):
         import_model(model)
-    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y", "y"])
+    model = of("y = Relu(x)", "y, y")
     with pytest.raises(GraphError, match="named 'y'"):
         import_model(model)
 
 
 def test_a_version_is_named_for_each_domain() -> None:
-    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y"])
+    model = of("y = Relu(x)")
     del model.opset_import[:]
     with pytest.raises(GraphError, match="names no version"):
         import_model(model)
 
 
 def test_domains_have_one_version() -> None:
-    model = model_of([NODE("Relu", ["x"], ["y"])], X, ["y"], opset=18)
+    model = of("y = Relu(x)")
     again = model.opset_import.add()
     again.domain, again.version = "ai.onnx", 18
     import_model(model)
@@ -254,96 +241,81 @@ def test_domains_have_one_version() -> None:
 
 
 def test_dims_with_and_without_names() -> None:
-    inputs: dict[str, Any] = {
-        "a": ("float32", ["batch size", None]), "b": ("float32", ["batch size", "batch_size"]),
-        "c": ("float32", [-1, 3]),
-    }  # fmt: skip
-    nodes = [NODE("Relu", [name], [f"y{name}"]) for name in "abc"]
-    types = dict(import_model(model_of(nodes, inputs, ["ya", "yb", "yc"])).inputs)
+    inputs = 'float["batch size", ?] a, float["batch size", batch_size] b, float[-1, 3] c'
+    nodes = "ya = Relu(a) yb = Relu(b) yc = Relu(c)"
+    types = dict(import_model(of(nodes, "ya, yb, yc", inputs)).inputs)
     assert types["a"].shape == (symbol("batch_size"), symbol("a_1"))
     assert types["b"].shape == (symbol("batch_size"), symbol("batch_size_2"))
     assert types["c"].shape == (symbol("c_0"), 3)
 
 
 def test_shape_arithmetic_leaves_no_nodes() -> None:
-    nodes = [
-        NODE("Shape", ["x"], ["s"]),
-        NODE("Gather", ["s", "zero"], ["n"]),
-        NODE("Unsqueeze", ["n", "front"], ["n1"]),
-        NODE("Concat", ["n1", "rest"], ["wanted"], axis=0),
-        NODE("Reshape", ["x", "wanted"], ["y"]),
-    ]
-    constants = {
-        "zero": np.int64(0), "front": np.array([0]), "rest": np.array([2, -1]),
-    }  # fmt: skip
-    graph = import_model(model_of(nodes, X, ["y"], constants)).graph
+    nodes = """
+        s = Shape(x)
+        n = Gather(s, zero)
+        n1 = Unsqueeze(n, front)
+        wanted = Concat<axis=0>(n1, rest)
+        y = Reshape(x, wanted)
+    """
+    graph = import_model(of(nodes, zero=0, front=[0], rest=[2, -1])).graph
     assert [node.op for node in graph.nodes] == ["reshape"]
     assert graph.outputs[0][1].shape == (symbol("n"), 2, 2)
     assert not graph.constraints
 
 
 def test_nodes_in_any_order() -> None:
-    nodes = [NODE("Relu", ["a"], ["y"]), NODE("Neg", ["x"], ["a"])]
-    graph = import_model(model_of(nodes, X, ["y"])).graph
+    graph = import_model(of("y = Relu(a) a = Neg(x)")).graph
     assert [node.op for node in graph.nodes] == ["negative", "maximum"]
 
 
 def test_initialisers_that_are_inputs_are_constants() -> None:
-    inputs: dict[str, Any] = {**X, "w": ("float32", [4])}
-    nodes = [NODE("Add", ["x", "w"], ["y"])]
-    model = model_of(nodes, inputs, ["y"], {"w": np.ones(4, np.float32)})
+    model = of("y = Add(x, w)", inputs=f"{X}, float[4] w", w=np.ones(4, np.float32))
     assert [name for name, _ in import_model(model).inputs] == ["x"]
 
 
 @pytest.mark.parametrize("condition", [True, False])
 def test_the_branch_that_is_taken(condition: bool) -> None:
-    branches = {
-        "then_branch": _branch("t", [NODE("Add", ["a", "x"], ["t"])]),
-        "else_branch": _branch("e", [NODE("Sub", ["a", "x"], ["e"])]),
-    }
-    nodes = [NODE("Abs", ["x"], ["a"]), NODE("If", ["c"], ["y"], **branches)]
-    graph = import_model(model_of(nodes, X, ["y"], {"c": np.bool_(condition)})).graph
+    nodes = """
+        a = Abs(x)
+        y = If(c) <then_branch = t () => (t) { t = Add(a, x) },
+                   else_branch = e () => (e) { e = Sub(a, x) }>
+    """
+    graph = import_model(of(nodes, c=condition)).graph
     assert [n.op for n in graph.nodes] == ["absolute", "add" if condition else "subtract"]
     with pytest.raises(UnsupportedOperatorError, match="known only at run time"):
-        import_model(model_of(nodes, {**X, "c": ("bool", [])}, ["y"]))
+        import_model(of(nodes, inputs=f"{X}, bool c"))
 
 
 def test_functions_are_written_out() -> None:
-    function = helper.make_function(
-        "own", "Twice", ["a"], ["b"], [NODE("Add", ["a", "a"], ["b"])],
-        [helper.make_opsetid("", 18)],
-    )  # fmt: skip
-    nodes = [NODE("Twice", ["x"], ["y"], domain="own")]
-    graph = import_model(model_of(nodes, X, ["y"], functions=[function])).graph
-    assert [node.op for node in graph.nodes] == ["add"]
-    function.node[0].CopyFrom(NODE("Twice", ["a"], ["b"], domain="own"))
+    twice = """<opset_import: ["": 18], domain: "own"> Twice (a) => (b) { b = Add(a, a) }"""
+    function = onnx.parser.parse_function(twice)
+    model = of("y = own.Twice(x)")
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    assert [node.op for node in import_model(model).graph.nodes] == ["add"]
+    model.functions[0].node[0].CopyFrom(NODE("Twice", ["a"], ["b"], domain="own"))
     with pytest.raises(GraphError, match="call themselves"):
-        import_model(model_of(nodes, X, ["y"], functions=[function]))
+        import_model(model)
 
 
 def test_extents_that_data_decides() -> None:
     """What is not zero is counted, and its symbol is bound, though only its count is used."""
-    nodes = [
-        NODE("NonZero", ["x"], ["where"]),
-        NODE("Shape", ["where"], ["s"]),
-        NODE("Transpose", ["where"], ["rows"]),
-        NODE("GatherND", ["x", "rows"], ["found"]),
-    ]
-    graph = import_model(model_of(nodes, X, ["found", "s"])).graph
+    counting = "where = NonZero(x) s = Shape(where)"
+    nodes = f"{counting} rows = Transpose(where) found = GatherND(x, rows)"
+    graph = import_model(of(nodes, "found, s")).graph
     count = symbol("where_count")
     assert graph.outputs[0][1].shape == (count,)
     x = np.array([[0, 2, 0, 3], [0, 0, 5, 0]], np.float32)
     found, shape = run_reference(graph, [x])
     np.testing.assert_array_equal(found, [2, 3, 5])
     np.testing.assert_array_equal(shape, [2, 3])
-    only = import_model(model_of(nodes[:2], X, ["s"])).graph
+    only = import_model(of(counting, "s")).graph
     np.testing.assert_array_equal(run_reference(only, [x])[0], [2, 3])
 
 
 def test_constraints_wait_for_extents_that_data_decides() -> None:
-    nodes = [NODE("NonZero", ["x"], ["where"]), NODE("Add", ["where", "z"], ["y"])]
-    inputs: dict[str, Any] = {**X, "z": ("int64", [1, 3])}
-    graph = import_model(model_of(nodes, inputs, ["y"])).graph
+    nodes = "where = NonZero(x) y = Add(where, z)"
+    graph = import_model(of(nodes, inputs=f"{X}, int64[1, 3] z")).graph
     z = np.zeros((1, 3), np.int64)
     x = np.zeros((2, 4), np.float32)
     x[0, :3] = 1
@@ -356,22 +328,17 @@ def test_constraints_wait_for_extents_that_data_decides() -> None:
 @pytest.mark.parametrize(
     "nodes",
     [
-        [helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=1),
-         helper.make_node("MatMul", ["x", "f"], ["y"])],
-        [helper.make_node("Cast", ["w"], ["c"], to=1),
-         helper.make_node("Mul", ["c", "s"], ["f"]),
-         helper.make_node("MatMul", ["x", "f"], ["y"])],
-        [helper.make_node("Transpose", ["w"], ["t"]),
-         helper.make_node("DequantizeLinear", ["t", "s"], ["f"], axis=0),
-         helper.make_node("Gemm", ["x", "f"], ["y"], transB=1)],
+        "f = DequantizeLinear<axis=1>(w, s) y = MatMul(x, f)",
+        "c = Cast<to=1>(w) f = Mul(c, s) y = MatMul(x, f)",
+        "t = Transpose(w) f = DequantizeLinear<axis=0>(t, s) y = Gemm<transB=1>(x, f)",
     ],
     ids=["DequantizeLinear", "Cast and Mul", "transposed, Gemm"],
-)  # fmt: skip
-def test_weights_of_int8_stay_int8(nodes: list[Any]) -> None:
+)
+def test_weights_of_int8_stay_int8(nodes: str) -> None:
     rng = np.random.default_rng(1)
     weight = rng.integers(-128, 128, (200, 120)).astype(np.int8)
     scale = rng.uniform(0.01, 0.02, 120).astype(np.float32)
-    model = model_of(nodes, {"x": ("float32", ["m", 200])}, ["y"], {"w": weight, "s": scale}, 21)
+    model = parsed(f"(float[m, 200] x) => (y) {{ {nodes} }}", 21, w=weight, s=scale)
     graph = optimised(import_model(model).graph)
     assert [n.op for n in graph.nodes] == ["narrow_matmul", "multiply"]
     x = rng.standard_normal((3, 200)).astype(np.float32)

@@ -1,7 +1,5 @@
 """The tests of operators that ONNX comes with, as they are and with a symbol for every extent."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import TensorProto
 from tests.frontends.node_cases import (

@@ -1,7 +1,5 @@
 """Files of operator sets before 7, which onnx converts."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

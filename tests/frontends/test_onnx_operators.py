@@ -1,7 +1,5 @@
 """Operators in the versions and domains that ONNX's own tests do not have."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,15 +1,12 @@
 """Models in onnxruntime's own format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 
 import ftuner.ort
 from ftuner.errors import FTunerError, ParseError
@@ -19,29 +16,19 @@ from ftuner.inference import load
 LEVELS = onnxruntime.GraphOptimizationLevel
 
 
-def branch(name: str, op: str) -> Any:
-    node = helper.make_node(op, ["h"], [name])
-    return helper.make_graph([node], name, [], [helper.make_empty_tensor_value_info(name)])
-
-
 def model() -> Any:
     """Nodes with attributes of every kind: numbers, lists, strings, tensors and graphs."""
-    nodes = [
-        helper.make_node("Gemm", ["x", "w"], ["h"], alpha=0.5, transB=1),
-        helper.make_node("ReduceMax", ["h", "axes"], ["m"], keepdims=0),
-        helper.make_node("Less", ["zero", "m"], ["hits"]),
-        helper.make_node("Gather", ["hits", "zeroth"], ["b"]),
-        helper.make_node("If", ["b"], ["y"], then_branch=branch("t", "Relu"),
-                         else_branch=branch("e", "Neg")),
-        helper.make_node("LabelEncoder", ["k"], ["z"], domain="ai.onnx.ml",
-                         keys_strings=["a", "\u00e9"], values_floats=[1.5, 2.0]),
-    ]  # fmt: skip
-    rng = np.random.default_rng(0)
-    constants = {"w": rng.standard_normal((3, 4)).astype(np.float32), "axes": np.array([1]),
-                 "zero": np.float32(0), "zeroth": np.array(0)}  # fmt: skip
-    inputs = {"x": ("float32", ["n", 4]), "k": ("object", ["m"])}
-    found = model_of(nodes, inputs, ["y", "z"], constants)
-    found.ir_version = 9
+    text = """(float[n, 4] x, string[m] k) => (y, z)
+            <int64[1] axes = {1}, float zero = {0}, int64 zeroth = {0}> {
+        h = Gemm<alpha=0.5, transB=1>(x, w)
+        m = ReduceMax<keepdims=0>(h, axes)
+        hits = Less(zero, m)
+        b = Gather(hits, zeroth)
+        y = If(b) <then_branch = t () => (t) { t = Relu(h) },
+                   else_branch = e () => (e) { e = Neg(h) }>
+        z = ai.onnx.ml.LabelEncoder<keys_strings=["a", "\u00e9"], values_floats=[1.5, 2.0]>(k)
+    }"""
+    found = parsed(text, w=np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32))
     entry = found.metadata_props.add()
     entry.key, entry.value = "words", "some"
     return found

@@ -1,7 +1,5 @@
 """Constants of 4 bits, two in a byte, beside onnxruntime's results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

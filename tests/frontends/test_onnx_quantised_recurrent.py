@@ -1,8 +1,6 @@
 """DynamicQuantizeLSTM gives what its specification does in float64, with products of integers, on
 every ISA, by each way of multiplying levels, alone and in a team."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

@@ -1,25 +1,24 @@
 """Operators of ONNX that draw random numbers: attributes, dtypes, seeds, loops, and bad input."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tests.distributions import assert_independent, assert_normal, assert_other, assert_uniform
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import FTunerError
 from ftuner.inference import Model, load
 from ftuner.runtime.specialization import SpecializedModel
 
-NODE = helper.make_node
-FLOAT, FLOAT16, DOUBLE, BFLOAT16 = (
-    TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16,
-)  # fmt: skip
+FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 INT32, INT64, BOOL = TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
+GIVEN = "float[n, m] x"
+NAMES = {"float32": "float", "float64": "double", "float16": "float16"}
+"""Of ONNX."""
 X = np.zeros((150, 200), np.float32)
 
 
@@ -27,22 +26,11 @@ def seeded(model: Any) -> Model:
     return load(model, random_seed=11)
 
 
-def model_of(
-    nodes: list[Any], inputs: dict[str, tuple[int, list[Any]]], outputs: list[str],
-    opset: int = 18, **constants: Any,
-) -> Any:  # fmt: skip
-    infos = [helper.make_tensor_value_info(n, t, dims) for n, (t, dims) in inputs.items()]
-    stored = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
-    results = [helper.make_empty_tensor_value_info(name) for name in outputs]
-    graph = helper.make_graph(nodes, "g", infos, results, stored)
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
-
-
-def of_x(op: str, number: int = FLOAT, opset: int = 18, **attributes: Any) -> Any:
+def of_x(op: str, x: str = "float", opset: int = 18, **attributes: Any) -> Any:
     """A model of one operator, of an `x` of an element type."""
-    node = NODE(op, ["x"], ["y"], **attributes)
-    return model_of([node], {"x": (number, ["n", "m"])}, ["y"], opset)
+    model = parsed(f"({x}[n, m] x) => (y) {{ y = {op}(x) }}", opset)
+    model.graph.node[0].attribute.extend(helper.make_attribute(*a) for a in attributes.items())
+    return model
 
 
 @pytest.mark.parametrize("opset", [9, 18, 22])
@@ -59,33 +47,31 @@ def test_uniform() -> None:
     assert_uniform((found + 1) / 4)
 
 
-@pytest.mark.parametrize(
-    ("number", "dtype", "digits"), [(FLOAT16, "float16", 11), (FLOAT, "float32", 24),
-                                    (DOUBLE, "float64", 53)],
-)  # fmt: skip
-def test_dtypes(number: int, dtype: str, digits: int) -> None:
+@pytest.mark.parametrize(("dtype", "digits"), [("float16", 11), ("float32", 24), ("float64", 53)])
+def test_dtypes(dtype: str, digits: int) -> None:
     """By the attribute, else that of the operand, else float32; no number rounds up to 1."""
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     for x, model in ((X, of_x("RandomUniformLike", dtype=number)),
-                     (X.astype(dtype), of_x("RandomUniformLike", number))):  # fmt: skip
+                     (X.astype(dtype), of_x("RandomUniformLike", NAMES[dtype]))):  # fmt: skip
         found = seeded(model)(x=x)["y"]
         assert found.dtype == dtype
         assert found.max() < 1
         wide = found.astype(np.float64) * 2.0**digits
         np.testing.assert_array_equal(wide, np.floor(wide))
     for op, check in (("RandomNormal", assert_normal), ("RandomUniform", assert_uniform)):
-        model = seeded(model_of([NODE(op, [], ["y"], shape=[300, 100], dtype=number)], {}, ["y"]))
+        node = f"y = {op}<shape=[300, 100], dtype={number}>()"
+        model = seeded(parsed(f"() => (y) {{ {node} }}"))
         assert not model.inputs
         found = model()["y"]
         assert found.dtype == dtype
         if dtype != "float16":
             check(found)
-    node = NODE("RandomNormal", [], ["y"])
-    node.attribute.append(helper.make_attribute("shape", [], attr_type=AttributeProto.INTS))
-    assert seeded(model_of([node], {}, ["y"]))()["y"].shape == ()
+    scalar = parsed("() => (y) { y = RandomNormal<shape: ints = []>() }")
+    assert seeded(scalar)()["y"].shape == ()
 
 
 def test_integers_have_the_shape_alone() -> None:
-    model = seeded(of_x("RandomNormalLike", INT64, dtype=FLOAT))
+    model = seeded(of_x("RandomNormalLike", "int64", dtype=FLOAT))
     assert_normal(model(x=X.astype(np.int64))["y"])
 
 
@@ -95,13 +81,13 @@ def test_bfloat16() -> None:
 
 
 def test_nodes_without_a_seed_differ_and_those_of_one_are_alike() -> None:
-    nodes = [
-        NODE("RandomNormalLike", ["x"], ["a"]), NODE("RandomNormalLike", ["x"], ["b"]),
-        NODE("RandomNormalLike", ["x"], ["c"], seed=2.0),
-        NODE("RandomNormalLike", ["x"], ["d"], seed=2.0),
-        NODE("RandomNormalLike", ["x"], ["e"], seed=2.5),
-    ]  # fmt: skip
-    given = model_of(nodes, {"x": (FLOAT, ["n", "m"])}, list("abcde"))
+    given = parsed("""(float[n, m] x) => (a, b, c, d, e) {
+        a = RandomNormalLike(x)
+        b = RandomNormalLike(x)
+        c = RandomNormalLike<seed=2.0>(x)
+        d = RandomNormalLike<seed=2.0>(x)
+        e = RandomNormalLike<seed=2.5>(x)
+    }""")
     model, again = load(given), load(given)
     runs = [model(x=X) for _ in range(3)]
     for found in runs:
@@ -126,9 +112,8 @@ def test_a_seed_of_the_model() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_bernoulli(dtype: str) -> None:
-    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     p = np.repeat(np.array([0, 0.01, 0.3, 0.5, 0.99, 1, np.nan], dtype), 20_000)
-    given = model_of([NODE("Bernoulli", ["p"], ["y"])], {"p": (number, ["n"])}, ["y"], 15)
+    given = parsed(f"({NAMES[dtype]}[n] p) => (y) {{ y = Bernoulli(p) }}", 15)
     found = seeded(given)(p=p)["y"]
     assert found.dtype == dtype
     means = found.reshape(7, -1).astype(np.float64).mean(1)
@@ -142,14 +127,12 @@ def test_bernoulli(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_multinomial(dtype: str) -> None:
     """In the parts of the probabilities, never a class without any, whatever the largest is."""
-    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     count = 40_000
     p = np.array([[0.1, 0, 0.4, 0.5, 0], [0, 0, 0, 1, 0], [0.25, 0.25, 0.25, 0.125, 0.125]])
     with np.errstate(divide="ignore"):
         x = (np.log(p) + np.array([[0], [-700 if dtype != "float16" else -7], [30]])).astype(dtype)
     for to, name in ((INT32, "int32"), (INT64, "int64")):
-        node = NODE("Multinomial", ["x"], ["y"], sample_size=count, dtype=to)
-        model = seeded(model_of([node], {"x": (number, ["n", "m"])}, ["y"]))
+        model = seeded(of_x("Multinomial", NAMES[dtype], sample_size=count, dtype=to))
         found = model(x=x)["y"]
         assert (found.dtype, found.shape) == (name, (3, count))
         parts = np.stack([np.bincount(row, minlength=5) for row in found]) / count
@@ -160,35 +143,38 @@ def test_multinomial(dtype: str) -> None:
 
 def test_dropout_in_training() -> None:
     x = np.full((100, 300), 2, np.float32)
-    inputs = {"x": (FLOAT, ["n", "m"])}
-    node = NODE("Dropout", ["x", "ratio", "training"], ["y", "mask"])
+    node = "y, mask = Dropout(x, ratio, training)"
+    text = f"({GIVEN}) => (y, mask) <bool training = {{1}}> {{ {node} }}"
     for ratio in (0.25, 0.9, 0.0, 1.0):
-        model = seeded(model_of([node], inputs, ["y", "mask"], 13, ratio=np.float32(ratio),
-                              training=np.array(True)))  # fmt: skip
+        model = seeded(parsed(text, 13, ratio=np.float32(ratio)))
         found, mask = model.run({"x": x})
         assert mask.dtype == bool
         assert mask.mean() == pytest.approx(1 - ratio, abs=0.01)
         kept = 2 / (1 - ratio) if ratio < 1 else 0
         np.testing.assert_allclose(found, np.where(mask, kept, 0), 1e-6)
-    plain = NODE("Dropout", ["x", "", "training"], ["y"])
-    found = seeded(model_of([plain], inputs, ["y"], 13, training=np.array(True)))(x=x)["y"]
+    plain = f'({GIVEN}) => (y) <bool training = {{1}}> {{ y = Dropout(x, "", training) }}'
+    found = seeded(parsed(plain, 13))(x=x)["y"]
     assert (found == 0).mean() == pytest.approx(0.5, abs=0.01)
-    inputs |= {"training": (BOOL, []), "ratio": (FLOAT, [])}
-    model = seeded(model_of([node], inputs, ["y", "mask"], 13))
+    inputs = f"{GIVEN}, bool training, float ratio"
+    model = seeded(parsed(f"({inputs}) => (y, mask) {{ {node} }}", 13))
     for training in (False, True, False):
         feeds = {"x": x, "training": np.array(training), "ratio": np.float32(0.5)}
         assert (model.run(feeds)[0] == x).all() != training
-    drops = NODE("Dropout", ["x", "", "training"], ["y"], seed=-3)
-    given = model_of([drops], {"x": inputs["x"]}, ["y"], 13, training=np.array(True))
+    given = parsed(plain.replace("Dropout", "Dropout<seed=-3>"), 13)
     np.testing.assert_array_equal(load(given)(x=x)["y"], load(given)(x=x)["y"])
 
 
-def body_of(nodes: list[Any]) -> Any:
-    value = helper.make_tensor_value_info
-    inputs = [value("i", INT64, []), value("go", BOOL, []), value("before", FLOAT, ["n", "m"])]
-    outputs = [value("go", BOOL, []), value("after", FLOAT, ["n", "m"]),
-               value("each", FLOAT, ["n", "m"])]  # fmt: skip
-    return helper.make_graph(nodes, "body", inputs, outputs)
+def noisy(seed: float | None) -> str:
+    return "RandomNormalLike(x)" if seed is None else f"RandomNormalLike<seed={seed}>(x)"
+
+
+def body_of(nodes: str) -> str:
+    return f"""body (int64 i, bool go, float[n, m] before)
+            => (bool go, float[n, m] after, float[n, m] each) {{ {nodes} }}"""
+
+
+def drawing(seed: float | None) -> str:
+    return body_of(f"each = {noisy(seed)} after = Add(before, each)")
 
 
 @pytest.mark.parametrize("trips", [3, 40])
@@ -196,14 +182,10 @@ def body_of(nodes: list[Any]) -> Any:
 def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> None:
     """Whether iterations are nodes of the graph or a graph that is compiled once, also where
     another loop repeats that."""
-    attributes = {} if seed is None else {"seed": seed}
-    body = body_of([
-        NODE("RandomNormalLike", ["x"], ["each"], **attributes),
-        NODE("Add", ["before", "each"], ["after"]),
-    ])  # fmt: skip
-    inputs = {"x": (FLOAT, ["n", "m"])}
-    loop = NODE("Loop", ["trips", "", "x"], ["last", "all"], body=body)
-    model = seeded(model_of([loop], inputs, ["last", "all"], trips=np.int64(trips)))
+    text = f"""({GIVEN}) => (last, all) {{
+        last, all = Loop(trips, "", x) <body = {drawing(seed)}>
+    }}"""
+    model = seeded(parsed(text, trips=np.int64(trips)))
     x = X[:20, :50]
     last, every = model.run({"x": x})
     assert every.shape == (trips, 20, 50)
@@ -213,47 +195,37 @@ def test_each_iteration_draws_other_numbers(seed: float | None, trips: int) -> N
     assert_independent(every[0], every[1])
     again = model.run({"x": x})[1]
     assert_independent(every, again)
-    outer = body_of([
-        NODE("Loop", ["trips", "", "before"], ["after", "parts"], body=body),
-        NODE("ReduceSum", ["parts", "first"], ["each"], keepdims=0),
-    ])  # fmt: skip
-    nested = NODE("Loop", ["trips", "", "x"], ["last", "all"], body=outer)
-    given = model_of([nested], inputs, ["all"], trips=np.int64(trips), first=np.array([0]))
+    outer = body_of(f"""after, parts = Loop(trips, "", before) <body = {drawing(seed)}>
+        each = ReduceSum<keepdims=0>(parts, first)""")
+    text = f"""({GIVEN}) => (all) <int64[1] first = {{0}}> {{
+        last, all = Loop(trips, "", x) <body = {outer}>
+    }}"""
+    given = parsed(text, trips=np.int64(trips))
     every = seeded(given)(x=x)["all"]
     assert len(np.unique(every[:, 0, 0])) == trips
 
 
 @pytest.mark.parametrize("seed", [None, 1.0])
 def test_each_tensor_of_a_sequence_draws_other_numbers(seed: float | None) -> None:
-    attributes = {} if seed is None else {"seed": seed}
-    ends = [helper.make_tensor_value_info(name, FLOAT, None) for name in ("row", "noise")]
-    draws = NODE("RandomNormalLike", ["row"], ["noise"], **attributes)
-    nodes = [
-        NODE("SplitToSequence", ["x"], ["rows"], axis=0),
-        NODE("SequenceMap", ["rows"], ["all"],
-             body=helper.make_graph([draws], "body", ends[:1], ends[1:])),
-        NODE("ConcatFromSequence", ["all"], ["y"], axis=0),
-    ]  # fmt: skip
-    model = seeded(model_of(nodes, {"x": (FLOAT, ["n", "m"])}, ["y"]))
+    model = seeded(parsed(f"""({GIVEN}) => (y) {{
+        rows = SplitToSequence<axis=0>(x)
+        all = SequenceMap(rows) <body = body (float[] row) => (float[] noise) {{
+            noise = {noisy(seed).replace("(x)", "(row)")}
+        }}>
+        y = ConcatFromSequence<axis=0>(all)
+    }}"""))  # fmt: skip
     found = model(x=X[:4])["y"]
     assert_normal(found)
     assert_independent(found[0], found[1])
 
 
-@pytest.mark.parametrize("attributes", [{}, {"seed": 1.0}])
-def test_iterations_draw_the_same_as_nodes_and_as_a_graph(attributes: dict[str, float]) -> None:
+@pytest.mark.parametrize("seed", [None, 1.0])
+def test_iterations_draw_the_same_as_nodes_and_as_a_graph(seed: float | None) -> None:
     """A constant number of three makes nodes of iterations, an input a graph that is repeated."""
-    body = body_of([
-        NODE("RandomNormalLike", ["x"], ["each"], **attributes),
-        NODE("Add", ["before", "each"], ["after"]),
-    ])  # fmt: skip
-    nodes = [
-        NODE("Loop", ["trips", "", "x"], ["last", "all"], body=body),
-        NODE("RandomNormalLike", ["x"], ["other"], **attributes),
-    ]
-    inputs, outputs = {"x": (FLOAT, ["n", "m"])}, ["all", "other"]
-    known = seeded(model_of(nodes, inputs, outputs, trips=np.int64(3)))
-    given = seeded(model_of(nodes, {**inputs, "trips": (INT64, [])}, outputs))
+    nodes = f"""last, all = Loop(trips, "", x) <body = {drawing(seed)}>
+        other = {noisy(seed)}"""
+    known = seeded(parsed(f"({GIVEN}) => (all, other) {{ {nodes} }}", trips=np.int64(3)))
+    given = seeded(parsed(f"({GIVEN}, int64 trips) => (all, other) {{ {nodes} }}"))
     x = X[:20, :50]
     wanted = known.run({"x": x})
     for found, y in zip(given.run({"x": x, "trips": np.int64(3)}), wanted, strict=True):
@@ -262,17 +234,12 @@ def test_iterations_draw_the_same_as_nodes_and_as_a_graph(attributes: dict[str, 
 
 
 def test_branches_draw() -> None:
-    def branch(name: str, mean: float) -> Any:
-        node = NODE("RandomNormalLike", ["x"], [name], mean=mean)
-        return helper.make_graph([node], name, [], [helper.make_empty_tensor_value_info(name)])
-
-    nodes = [
-        NODE("RandomUniform", [], ["u"], shape=[1]), NODE("Less", ["u", "half"], ["holds"]),
-        NODE("If", ["holds"], ["y"], then_branch=branch("a", 10.0), else_branch=branch("b", -10.0)),
-    ]  # fmt: skip
-    model = seeded(
-        model_of(nodes, {"x": (FLOAT, ["n", "m"])}, ["u", "y"], half=np.array([0.5], "f"))
-    )
+    model = seeded(parsed("""(float[n, m] x) => (u, y) <float[1] half = {0.5}> {
+        u = RandomUniform<shape=[1]>()
+        holds = Less(u, half)
+        y = If(holds) <then_branch = a () => (a) { a = RandomNormalLike<mean=10.0>(x) },
+                       else_branch = b () => (b) { b = RandomNormalLike<mean=-10.0>(x) }>
+    }"""))  # fmt: skip
     assert isinstance(model, SpecializedModel)
     seen = set()
     for _ in range(40):
@@ -286,13 +253,14 @@ def test_branches_draw() -> None:
 
 def test_extents_that_are_drawn() -> None:
     """As many elements as a number of the run says, then as data says."""
-    nodes = [
-        NODE("RandomUniform", [], ["u"], shape=[1], low=2.0, high=9.0),
-        NODE("Cast", ["u"], ["count"], to=INT64), NODE("ConstantOfShape", ["count"], ["zeros"]),
-        NODE("RandomNormalLike", ["zeros"], ["noise"]), NODE("Less", ["zeros", "noise"], ["above"]),
-        NODE("NonZero", ["above"], ["at"]),
-    ]  # fmt: skip
-    model = seeded(model_of(nodes, {}, ["count", "noise", "at"]))
+    model = seeded(parsed("""() => (count, noise, at) {
+        u = RandomUniform<shape=[1], low=2.0, high=9.0>()
+        count = Cast<to=7>(u)
+        zeros = ConstantOfShape(count)
+        noise = RandomNormalLike(zeros)
+        above = Less(zeros, noise)
+        at = NonZero(above)
+    }"""))  # fmt: skip
     counts = set()
     for _ in range(150):
         count, drawn, at = model.run({})
@@ -304,12 +272,12 @@ def test_extents_that_are_drawn() -> None:
 
 def test_explaining_leaves_the_numbers_of_later_runs() -> None:
     """Also where the explained graph depends on numbers of the run."""
-    nodes = [
-        NODE("RandomUniform", [], ["u"], shape=[1], low=2.0, high=9.0),
-        NODE("Cast", ["u"], ["count"], to=INT64), NODE("ConstantOfShape", ["count"], ["zeros"]),
-        NODE("Add", ["x", "zeros"], ["y"]),
-    ]  # fmt: skip
-    given = model_of(nodes, {"x": (FLOAT, [1])}, ["u", "y"])
+    given = parsed("""(float[1] x) => (u, y) {
+        u = RandomUniform<shape=[1], low=2.0, high=9.0>()
+        count = Cast<to=7>(u)
+        zeros = ConstantOfShape(count)
+        y = Add(x, zeros)
+    }""")
     model, again = seeded(given), seeded(given)
     assert isinstance(model, SpecializedModel)
     for _ in range(5):
@@ -318,13 +286,13 @@ def test_explaining_leaves_the_numbers_of_later_runs() -> None:
 
 
 def test_as_onnxruntime_where_nothing_is_left_to_chance() -> None:
-    nodes = [
-        NODE("RandomNormalLike", ["x"], ["noise"]), NODE("Mul", ["noise", "none"], ["nothing"]),
-        NODE("Add", ["x", "nothing"], ["a"]),
-        NODE("Multinomial", ["rows"], ["b"], sample_size=7),
-    ]  # fmt: skip
-    given = model_of(nodes, {"x": (FLOAT, ["n", "m"])}, list("ab"), none=np.float32(0),
-                     rows=np.array([[-99, 50, -99]], "f"))  # fmt: skip
+    given = parsed("""(float[n, m] x) => (a, b)
+            <float none = {0}, float[1, 3] rows = {-99, 50, -99}> {
+        noise = RandomNormalLike(x)
+        nothing = Mul(noise, none)
+        a = Add(x, nothing)
+        b = Multinomial<sample_size=7>(rows)
+    }""")
     peer = onnxruntime.InferenceSession(given.SerializeToString())
     x = np.random.default_rng(0).standard_normal((5, 9), np.float32)
     for found, wanted in zip(seeded(given).run({"x": x}), peer.run(None, {"x": x}), strict=True):
@@ -333,27 +301,28 @@ def test_as_onnxruntime_where_nothing_is_left_to_chance() -> None:
 
 
 def test_no_width_and_no_scale() -> None:
-    nodes = [NODE("RandomNormal", [], ["a"], mean=2.0, scale=0.0, shape=[3, 2]),
-             NODE("RandomUniform", [], ["b"], low=2.5, high=2.5, shape=[4])]  # fmt: skip
-    found = seeded(model_of(nodes, {}, ["a", "b"]))()
+    found = seeded(parsed("""() => (a, b) {
+        a = RandomNormal<mean=2.0, scale=0.0, shape=[3, 2]>()
+        b = RandomUniform<low=2.5, high=2.5, shape=[4]>()
+    }"""))()  # fmt: skip
     np.testing.assert_array_equal(found["a"], np.full((3, 2), 2.0))
     np.testing.assert_array_equal(found["b"], np.full(4, 2.5))
 
 
 BAD = {
     "integers": (of_x("RandomNormalLike", dtype=INT64), "random numbers of int64"),
-    "like integers": (of_x("RandomUniformLike", INT64), "random numbers of int64"),
+    "like integers": (of_x("RandomUniformLike", "int64"), "random numbers of int64"),
     "no dtype": (of_x("RandomNormalLike", dtype=99), "attribute dtype.*99"),
     "no width": (of_x("RandomUniformLike", low=-3e38, high=float("inf")), "attribute high is inf"),
     "a width beyond float32": (of_x("RandomUniformLike", low=-3e38, high=3e38), "from -3.*to 3"),
-    "no shape": (model_of([NODE("RandomNormal", [], ["y"])], {}, ["y"]), "shape"),
+    "no shape": (parsed("() => (y) { y = RandomNormal() }"), "shape"),
     "a negative shape": (
-        model_of([NODE("RandomNormal", [], ["y"], shape=[2, -1])], {}, ["y"]), r"shape is \[2, -1]"
+        parsed("() => (y) { y = RandomNormal<shape=[2, -1]>() }"), r"shape is \[2, -1]"
     ),
     "no samples": (of_x("Multinomial", sample_size=0), "0 samples of"),
-    "samples of integers": (of_x("Multinomial", INT64), "1 samples of"),
+    "samples of integers": (of_x("Multinomial", "int64"), "1 samples of"),
     "floats as samples": (of_x("Multinomial", dtype=FLOAT), "as float32"),
-    "integers as probabilities": (of_x("Bernoulli", INT64), "probabilities int64"),
+    "integers as probabilities": (of_x("Bernoulli", "int64"), "probabilities int64"),
     "a text as a seed": (of_x("RandomNormalLike", seed="soon"), "seed"),
 }  # fmt: skip
 

@@ -1,8 +1,6 @@
 """LSTM, GRU and RNN: references and native code give what float64 does, and what onnxruntime does;
 malformed nodes and lengths of sequences are refused by name."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any

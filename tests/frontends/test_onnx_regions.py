@@ -1,7 +1,5 @@
 """Pooling of regions, beside onnxruntime's: any regions, in and outside the image."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,13 +1,12 @@
 """Resize by scales that a file computes from extents: one model for all sizes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import GraphError
 from ftuner.inference import load
@@ -18,81 +17,57 @@ SIZES = (((8, 10), (13, 17)), ((7, 9), (7, 18)), ((5, 6), (20, 24)), ((3, 1), (4
 SMALLER = (((16, 4), (4, 3)), ((12, 9), (30, 3)), ((6, 6), (1, 7)))
 
 
-def node(op: str, *inputs: str, y: str, **attributes: Any) -> Any:
-    return helper.make_node(op, list(inputs), [y], **attributes)
+EXTENTS = """
+    Y_shape = Shape(X)
+    Y_extents = Gather(Y_shape, last)
+    Y = Cast<to=1>(Y_extents)
+"""
+"""The extents of a picture as floats, as TensorFlow's converter has them."""
+ONE_BY_ONE = """
+    Y_shape = Shape(X)
+    Y_two = Gather<axis=0>(Y_shape, two)
+    Y_two_float = Cast<to=1>(Y_two)
+    Y_three = Gather<axis=0>(Y_shape, three)
+    Y_three_float = Cast<to=1>(Y_three)
+    Y = Concat<axis=0>(Y_two_float, Y_three_float)
+"""
+"""The same, one after the other, as PyTorch's older exporter does."""
 
 
-def extents(x: str, y: str) -> list[Any]:
-    """The extents of a picture as floats, as TensorFlow's converter has them."""
-    return [
-        node("Shape", x, y=f"{y}_shape"),
-        node("Gather", f"{y}_shape", "last", y=f"{y}_extents"),
-        node("Cast", f"{y}_extents", y=y, to=TensorProto.FLOAT),
-    ]
+def of(extents: str, x: str, y: str) -> str:
+    return extents.replace("X", x).replace("Y", y)
 
 
-def one_by_one(x: str, y: str) -> list[Any]:
-    """The same, one after the other, as PyTorch's older exporter does."""
-    found = [node("Shape", x, y=f"{y}_shape")]
-    for axis in ("two", "three"):
-        found += [
-            node("Gather", f"{y}_shape", axis, y=f"{y}_{axis}", axis=0),
-            node("Cast", f"{y}_{axis}", y=f"{y}_{axis}_float", to=TensorProto.FLOAT),
-        ]
-    return [*found, node("Concat", f"{y}_two_float", f"{y}_three_float", y=y, axis=0)]
-
-
-def model_of(scales: list[Any], opset: int, op: str = "Resize", **attributes: Any) -> bytes:
+def model_of(scales: str, opset: int, op: str = "Resize", **attributes: Any) -> bytes:
     """A model that resizes pictures `x` to the `scales` that nodes give, of pictures `y`."""
-    resize = node(op, "x", *(() if opset < 11 else ("nothing",)), "scales", y="z", **attributes)
-    pictures = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, *axes])
-        for name, axes in (("x", ("h", "w")), ("y", ("k", "l")))
-    ]
-    constants = {
-        "two": [2], "three": [3], "last": [2, 3], "nothing": np.zeros(0, np.float32),
-        "one": np.ones(2, np.float32), "double": np.float32([2, 1.5]),
-        "negative": np.float32([1, -2]), "none": np.float32([0, 1]),
-    }  # fmt: skip
-    graph = helper.make_graph(
-        [*scales, resize], "g", pictures,
-        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["n", 3, "p", "q"])],
-        [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=min(opset - 3, 9)
-    )
-    found: bytes = model.SerializeToString()
-    return found
+    model = parsed(f"""(float[n, 3, h, w] x, float[n, 3, k, l] y) => (float[n, 3, p, q] z)
+            <int64[1] two = {{2}}, int64[1] three = {{3}}, int64[2] last = {{2, 3}},
+             float[0] nothing = {{}}, float[2] one = {{1, 1}}, float[2] double = {{2, 1.5}},
+             float[2] negative = {{1, -2}}, float[2] none = {{0, 1}}> {{
+        {scales}
+        z = {op}(x, {"" if opset < 11 else "nothing, "}scales)
+    }}""", opset)  # fmt: skip
+    model.ir_version = min(opset - 3, 9)
+    model.graph.node[-1].attribute.extend(helper.make_attribute(*a) for a in attributes.items())
+    return model.SerializeToString()
 
 
+DIVIDED = "scale = Div(to, from) scales = Concat<axis=0>(one, scale)"
+SHAPES = "to_shape = Shape(y) from_shape = Shape(x)"
 SCALES = {
-    "of another picture": [
-        *extents("y", "to"), *extents("x", "from"),
-        node("Div", "to", "from", y="scale"), node("Concat", "one", "scale", y="scales", axis=0),
-    ],
-    "one axis after the other": [
-        *one_by_one("y", "to"), *one_by_one("x", "from"),
-        node("Div", "to", "from", y="scale"), node("Concat", "one", "scale", y="scales", axis=0),
-    ],
-    "of all axes": [
-        node("Shape", "y", y="to_shape"), node("Shape", "x", y="from_shape"),
-        node("Cast", "to_shape", y="to", to=TensorProto.FLOAT),
-        node("Cast", "from_shape", y="from", to=TensorProto.FLOAT),
-        node("Div", "to", "from", y="scales"),
-    ],
-    "of a multiple": [
-        *extents("x", "from"), node("Mul", "from", "double", y="more"),
-        node("Floor", "more", y="to"),
-        node("Div", "to", "from", y="scale"), node("Concat", "one", "scale", y="scales", axis=0),
-    ],
-    "in float64": [
-        node("Shape", "y", y="to_shape"), node("Shape", "x", y="from_shape"),
-        node("Cast", "to_shape", y="to", to=TensorProto.DOUBLE),
-        node("Cast", "from_shape", y="from", to=TensorProto.DOUBLE),
-        node("Div", "to", "from", y="wide"), node("Cast", "wide", y="scales", to=TensorProto.FLOAT),
-    ],
-}  # fmt: skip
+    "of another picture": of(EXTENTS, "y", "to") + of(EXTENTS, "x", "from") + DIVIDED,
+    "one axis after the other": of(ONE_BY_ONE, "y", "to") + of(ONE_BY_ONE, "x", "from") + DIVIDED,
+    "of all axes": SHAPES
+    + " to = Cast<to=1>(to_shape) from = Cast<to=1>(from_shape) scales = Div(to, from)",
+    "of a multiple": of(EXTENTS, "x", "from")
+    + f"more = Mul(from, double) to = Floor(more) {DIVIDED}",
+    "in float64": f"""{SHAPES}
+        to = Cast<to=11>(to_shape)
+        from = Cast<to=11>(from_shape)
+        wide = Div(to, from)
+        scales = Cast<to=1>(wide)
+    """,
+}
 NODES = {
     "upsample": (9, "Upsample", {"mode": "nearest"}),
     "linear upsample": (9, "Upsample", {"mode": "linear"}),
@@ -146,10 +121,8 @@ def test_the_size_is_the_extent_that_was_divided(widest: CpuBackend) -> None:
     feeds = pictures((49, 5), (27, 12))
     found = load(model_of(SCALES["of another picture"], 13, **linear))(**feeds)["z"]
     assert found.shape == (2, 3, 27, 12)
-    constant = node(
-        "Constant", y="scales", value=numpy_helper.from_array(np.float32([1, 1, 27 / 49, 12 / 5]))
-    )
-    file = model_of([constant], 13, **linear)
+    constant = f"scales = Constant<value = float[4] {{1, 1, {27 / 49}, {12 / 5}}}>()"
+    file = model_of(constant, 13, **linear)
     (expected,) = onnxruntime.InferenceSession(file).run(None, feeds)
     assert expected.shape == (2, 3, 26, 12)
     np.testing.assert_allclose(load(file)(**feeds)["z"], expected, 1e-5, 1e-5)
@@ -157,21 +130,22 @@ def test_the_size_is_the_extent_that_was_divided(widest: CpuBackend) -> None:
 
 @pytest.mark.parametrize("factor", ["negative", "none"])
 def test_scales_below_zero_are_refused_when_loaded(widest: CpuBackend, factor: str) -> None:
-    nodes = [
-        *extents("y", "to"), *extents("x", "from"),
-        node("Mul", "to", factor, y="less"), node("Div", "less", "from", y="scale"),
-        node("Concat", "one", "scale", y="scales", axis=0),
-    ]  # fmt: skip
+    nodes = f"""{of(EXTENTS, "y", "to")} {of(EXTENTS, "x", "from")}
+        less = Mul(to, {factor})
+        scale = Div(less, from)
+        scales = Concat<axis=0>(one, scale)
+    """
     with pytest.raises(GraphError, match=r"a scale of .*; expected a positive number"):
         load(model_of(nodes, 13, mode="nearest"))
 
 
 def test_scales_that_data_decides_make_a_model(widest: CpuBackend) -> None:
-    nodes = [
-        node("ReduceMax", "y", y="most", keepdims=0),
-        node("Ceil", "most", y="whole"), node("Mul", "whole", "one", y="scale"),
-        node("Concat", "one", "scale", y="scales", axis=0),
-    ]  # fmt: skip
+    nodes = """
+        most = ReduceMax<keepdims=0>(y)
+        whole = Ceil(most)
+        scale = Mul(whole, one)
+        scales = Concat<axis=0>(one, scale)
+    """
     data = model_of(nodes, 13, mode="nearest")
     model = load(data)
     assert isinstance(model, SpecializedModel)

@@ -1,17 +1,13 @@
 """Files whose shapes, axes, repeats and conditions are inputs, or are computed from data."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import FTunerError, GraphError, InputError, ShapeError
 from ftuner.inference import load
@@ -28,47 +24,25 @@ def int64s(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-def model_of(
-    nodes: Sequence[onnx.NodeProto], inputs: dict[str, Sequence[int | str | None]],
-    rank: int | None, **constants: Any,
-) -> bytes:  # fmt: skip
-    """A model of float32 `x` and int64 inputs, whose output `y` has some axes."""
-    infos = [
-        helper.make_tensor_value_info(
-            name, TensorProto.FLOAT if name == "x" else TensorProto.BOOL
-            if name == "condition" else TensorProto.INT64, list(dims),
-        )
-        for name, dims in inputs.items()
-    ]  # fmt: skip
-    graph = helper.make_graph(
-        list(nodes), "g", infos,
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank if rank else None)],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
-    )  # fmt: skip
-    opset = [helper.make_opsetid("", 17)]
-    found: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return found
+def model_of(inputs: str, nodes: str, y: str = "float[?, ?, ?, ?] y", **constants: Any) -> bytes:
+    return parsed(f"({inputs}) => ({y}) {{ {nodes} }}", 17, **constants).SerializeToString()
 
 
-def node(op: str, *inputs: str, y: str = "y", **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, list(inputs), [y], **attributes)
-
-
-FREE = ("a", "b", "c", "d")
+FREE = "float[a, b, c, d] x"
 # fmt: off
 CASES: dict[str, tuple[bytes, list[Feeds]]] = {
     "reshape": (
-        model_of([node("Reshape", "x", "shape")], {"x": FREE, "shape": [3]}, 3),
+        model_of(f"{FREE}, int64[3] shape", "y = Reshape(x, shape)", "float[?, ?, ?] y"),
         [{"shape": int64s(*s)} for s in ((6, 5, 7), (10, 3, 7), (0, 3, 35), (-1, 7, 5))],
     ),
     "reshape by as many axes as come": (
-        model_of([node("Reshape", "x", "shape")], {"x": FREE, "shape": ["n"]}, None),
+        model_of(f"{FREE}, int64[n] shape", "y = Reshape(x, shape)", "float[] y"),
         [{"shape": int64s(*s)} for s in ((210,), (15, 14), (3, 5, 7, 2, 1))],
     ),
     "slice": (
         model_of(
-            [node("Slice", "x", "starts", "ends", "axes", "steps")],
-            {"x": FREE, "starts": [2], "ends": [2], "axes": [2], "steps": [2]}, 4,
+            f"{FREE}, int64[2] starts, int64[2] ends, int64[2] axes, int64[2] steps",
+            "y = Slice(x, starts, ends, axes, steps)",
         ),
         [
             {"starts": int64s(s, 1), "ends": int64s(e, FAR), "axes": int64s(2, a),
@@ -78,59 +52,48 @@ CASES: dict[str, tuple[bytes, list[Feeds]]] = {
         ],
     ),
     "axes": (
-        model_of([node("ReduceSum", "x", "axes", keepdims=0)], {"x": FREE, "axes": [2]}, 2),
+        model_of(
+            f"{FREE}, int64[2] axes", "y = ReduceSum<keepdims=0>(x, axes)", "float[?, ?] y"
+        ),
         [{"axes": int64s(*a)} for a in ((0, 1), (-1, 2), (3, 0))],
     ),
     "tile": (
-        model_of([node("Tile", "x", "repeats")], {"x": FREE, "repeats": [4]}, 4),
+        model_of(f"{FREE}, int64[4] repeats", "y = Tile(x, repeats)"),
         [{"repeats": int64s(*r)} for r in ((1, 2, 3, 1), (0, 1, 1, 1), (1, 1, 1, 1), (5, 1, 2, 2))],
     ),
     "tile by a sum": (
         model_of(
-            [node("Add", "more", "one", y="repeats"), node("Tile", "x", "repeats")],
-            {"x": FREE, "more": [4]}, 4, one=int64s(1),
+            f"{FREE}, int64[4] more", "repeats = Add(more, one) y = Tile(x, repeats)", one=[1]
         ),
         [{"more": int64s(*r)} for r in ((0, 1, 2, 0), (3, 0, 0, 1), (0, 1, 2, 0), (-1, 0, 0, 0))],
     ),
     "pad": (
-        model_of([node("Pad", "x", "pads")], {"x": FREE, "pads": [8]}, 4),
+        model_of(f"{FREE}, int64[8] pads", "y = Pad(x, pads)"),
         [{"pads": int64s(*p)} for p in ((0, 1, 2, 3, 4, 5, 0, 1), (0, -1, 0, 2, 0, 0, -2, -3))],
     ),
     "the largest": (
-        model_of(
-            [helper.make_node("TopK", ["x", "k"], ["y", "at"])], {"x": FREE, "k": [1]}, 4
-        ),
+        model_of(f"{FREE}, int64[1] k", "y, at = TopK(x, k)"),
         [{"k": int64s(k)} for k in (1, 3, 7, 0)],
     ),
     "from data": (
         # As many rows as x has elements above 200, of the same number.
         model_of(
-            [
-                node("Greater", "x", "limit", y="more"), node("NonZero", "more", y="where"),
-                node("Shape", "where", y="s"), node("Gather", "s", "one", y="count"),
-                node("Expand", "x", "shape", y="wide"), node("Slice", "wide", "zero", "count"),
-            ],
-            {"x": FREE, "shape": [5]}, 5,
-            limit=np.float32(204), one=int64s(1), zero=int64s(0),
+            f"{FREE}, int64[5] shape",
+            """more = Greater(x, limit)
+               where = NonZero(more)
+               s = Shape(where)
+               count = Gather(s, one)
+               wide = Expand(x, shape)
+               y = Slice(wide, zero, count)""",
+            "float[?, ?, ?, ?, ?] y", limit=np.float32(204), one=[1], zero=[0],
         ),
         [{"shape": int64s(9, 1, 1, 1, 1)}, {"shape": int64s(4, 2, 3, 5, 7)}],
     ),
     "branches": (
         model_of(
-            [
-                node(
-                    "If", "condition",
-                    then_branch=helper.make_graph(
-                        [node("Neg", "x", y="a")], "then", [],
-                        [helper.make_tensor_value_info("a", TensorProto.FLOAT, [None] * 4)],
-                    ),
-                    else_branch=helper.make_graph(
-                        [node("Transpose", "x", y="b")], "else", [],
-                        [helper.make_tensor_value_info("b", TensorProto.FLOAT, [None] * 4)],
-                    ),
-                )
-            ],
-            {"x": FREE, "condition": []}, 4,
+            f"{FREE}, bool condition",
+            """y = If(condition) <then_branch = t () => (float[?, ?, ?, ?] a) { a = Neg(x) },
+                    else_branch = e () => (float[?, ?, ?, ?] b) { b = Transpose(x) }>""",
         ),
         [{"condition": np.array(c)} for c in (True, False, True)],
     ),
@@ -220,16 +183,17 @@ def test_numbers_in_tensors_are_computed_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_extents_that_inputs_decide_are_prepared(compiled: list[Any]) -> None:
     """Sides of half the area, rounded: floats that no dim follows."""
-    data = model_of(
-        [
-            node("Shape", "x", y="s"), node("Slice", "s", "two", "four", y="sides"),
-            node("Cast", "sides", y="wide", to=TensorProto.FLOAT), node("Mul", "wide", "c", y="r"),
-            node("Cast", "r", y="size", to=TensorProto.INT64),
-            node("Concat", "ones", "size", y="sizes", axis=0), node("Expand", "row", "sizes"),
-        ],
-        {"x": FREE}, 4, two=int64s(2), four=int64s(4), c=np.float32(2**-0.5), ones=int64s(1, 3),
-        row=np.ones((1, 3, 1, 1), np.float32),
-    )  # fmt: skip
+    nodes = """
+        s = Shape(x)
+        sides = Slice(s, two, four)
+        wide = Cast<to=1>(sides)
+        r = Mul(wide, c)
+        size = Cast<to=7>(r)
+        sizes = Concat<axis=0>(ones, size)
+        y = Expand(row, sizes)
+    """
+    numbers = {"two": [2], "four": [4], "c": np.float32(2**-0.5), "ones": [1, 3]}
+    data = model_of(FREE, nodes, row=np.ones((1, 3, 1, 1), np.float32), **numbers)
     model = load(data)
     assert isinstance(model, SpecializedModel)
     count = len(compiled)
@@ -245,7 +209,7 @@ def test_extents_that_inputs_decide_are_prepared(compiled: list[Any]) -> None:
 def test_squeezing_any_axes_of_one_element(compiled: list[Any]) -> None:
     """Whether an axis has one element makes another model, compiled with the first; other extents
     do not."""
-    data = model_of([node("Squeeze", "x", y="y")], {"x": ["a", 1, "b"]}, None)
+    data = model_of("float[a, 1, b] x", "y = Squeeze(x)", "float[] y")
     model = load(data)
     count = len(compiled)
     for a, b in ((3, 4), (1, 4), (7, 1), (1, 1), (9, 2), (1, 6)):
@@ -309,20 +273,16 @@ def test_a_shape_that_data_decides_in_part_needs_no_model_in_a_call(
 ) -> None:
     """As TensorFlow's exporter writes sums of segments: the rows are as many as the largest index
     says, the columns as x has."""
-    model = load(
-        model_of(
-            [
-                node("ReduceMax", "at", y="last", keepdims=1),
-                node("Add", "last", "one", y="rows"),
-                node("Shape", "x", y="columns", start=1),
-                node("Concat", "rows", "columns", y="shape", axis=0),
-                node("ConstantOfShape", "shape", y="zeros"),
-                node("Unsqueeze", "at", "back", y="indices"),
-                node("ScatterND", "zeros", "indices", "x", reduction="add"),
-            ],
-            {"x": ["n", "m"], "at": ["n"]}, 2, one=int64s(1), back=int64s(1),
-        )
-    )  # fmt: skip
+    nodes = """
+        last = ReduceMax<keepdims=1>(at)
+        rows = Add(last, one)
+        columns = Shape<start=1>(x)
+        shape = Concat<axis=0>(rows, columns)
+        zeros = ConstantOfShape(shape)
+        indices = Unsqueeze(at, back)
+        y = ScatterND<reduction="add">(zeros, indices, x)
+    """
+    model = load(model_of("float[n, m] x, int64[n] at", nodes, "float[?, ?] y", one=[1], back=[1]))
     assert isinstance(model, SpecializedModel)
     monkeypatch.setattr(model, "_compile", None)
     for at, columns in (([0, 2, 2], 4), ([5], 2), ([1, 0, 1, 1], 7)):

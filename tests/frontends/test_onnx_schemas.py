@@ -1,7 +1,5 @@
 """Nodes are held against what ONNX says of their operators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fourier transforms of symbolic and constant lengths against ONNX's reference evaluator."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.frontends.onnx_models import run_node

@@ -1,7 +1,5 @@
 """Strings: operators on text, and those that only move or compare them, beside onnxruntime's."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any

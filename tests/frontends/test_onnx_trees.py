@@ -1,7 +1,5 @@
 """Ensembles of trees and support vector machines, beside onnxruntime's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dims whose names or numbers say that an extent is not known."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

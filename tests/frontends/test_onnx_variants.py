@@ -1,7 +1,5 @@
 """A sentence encoder as onnxruntime's tools write it: files that load there load here."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, files

@@ -1,7 +1,5 @@
 """Large weights of a model file, which are read apart from its protocol buffer."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

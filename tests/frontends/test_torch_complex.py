@@ -1,7 +1,5 @@
 """Complex tensors within a program, as pairs of real ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

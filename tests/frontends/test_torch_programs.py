@@ -1,7 +1,5 @@
 """Programs of PyTorch as graphs: every length and batch, and what is refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Samples of torch's operators give what torch gives, or are refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

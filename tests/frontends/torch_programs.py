@@ -1,7 +1,5 @@
 """Exported PyTorch programs as graphs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small graphs, and what all tests of graphs ask of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +101,8 @@ class Maker(Builder):
 def graph_of(body: Callable[[Maker], Value | Sequence[Value]]) -> Graph:
     """The graph that a function makes."""
     maker = Maker()
-    outputs = body(maker)
+    with maker.writing():
+        outputs = body(maker)
     return maker.made(*([outputs] if isinstance(outputs, Value) else outputs))
 
 

@@ -1,7 +1,5 @@
 """The memory of outputs that append to an input, and what is computed in it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Arrays of half precision: rounding, and what NumPy has no type for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import Maker

@@ -1,7 +1,5 @@
 """Views of rows: what may be walked as one axis, by the addresses of all elements."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is known is folded, small integers are followed as dims, and errors say where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import Any

@@ -1,7 +1,5 @@
 """Values that are computed to their part of a concatenation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

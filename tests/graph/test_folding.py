@@ -1,7 +1,5 @@
 """Folding has a bound on what it makes in all, in proportion to the constants of the model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

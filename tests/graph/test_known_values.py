@@ -1,151 +1,135 @@
 """Which elements of tensors are known: integers, and floats that are ratios of dims, which become
 dims again where they are rounded."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.graph.graphs import B, Maker, S
+from tests.graph.graphs import B, Maker, S, graph_of
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64
+from ftuner.graph.algebra import apply, ceil, concat, constant, floor, gather, rint, scalar, sqrt
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Value
 from ftuner.graph.known_values import MOST_PARTS, elements_of
 from ftuner.runtime.reference import run_reference
 
 
+@pytest.fixture
+def builder() -> Iterator[Builder]:
+    with Builder().writing() as found:
+        yield found
+
+
 def floats(builder: Builder, *dims: Dim) -> Value:
-    return builder.add("cast", builder.dims(dims), to=FLOAT32)
+    return builder.dims(dims).cast(FLOAT32)
 
 
-def number(builder: Builder, value: float) -> Value:
-    return builder.constant(np.float32(value))
+def number(value: float) -> Value:
+    return scalar(value, FLOAT32)
 
 
-def same_padding(b: Builder, x: Value) -> Value:
+def same_padding(x: Value) -> Value:
     """What TensorFlow pads before a window of 3 and stride 2, as exporters write it."""
-    count = b.add("ceil", b.add("divide", x, number(b, 2)))
-    reach = b.add("multiply", b.add("subtract", count, number(b, 1)), number(b, 2))
-    pad = b.add("subtract", b.add("add", reach, number(b, 3)), x)
-    return b.add("divide", b.add("maximum", pad, number(b, 0)), number(b, 2))
+    reach = (ceil(x / 2) - number(1)) * 2
+    return (reach + 3 - x).at_least(0) / 2
 
 
-ROUNDED: tuple[tuple[Callable[[Builder, Value], Value], Callable[[Dim], Dim]], ...] = (
+ROUNDED: tuple[tuple[Callable[[Value], Value], Callable[[Dim], Dim]], ...] = (
     # What is done to floats, and to an extent. The result is cast to integers.
-    (lambda b, x: b.add("ceil", b.add("divide", x, number(b, 2))), lambda n: ceil_quotient(n, 2)),
-    (lambda b, x: b.add("floor", b.add("divide", x, number(b, 3))), lambda n: quotient(n, 3)),
-    (lambda b, x: b.add("divide", x, number(b, 4)), lambda n: quotient(n, 4)),
-    (lambda b, x: b.add("floor", b.add("multiply", x, number(b, 0.75))),
-     lambda n: quotient(3 * n, 4)),
-    (lambda b, x: b.add("floor", b.add("multiply", number(b, 2), x)), lambda n: 2 * n),
-    (lambda b, x: b.add("floor", b.add("add", b.add("divide", b.add("subtract", x, number(b, 5)),
-                                                    number(b, 2)), number(b, 1))),
-     lambda n: quotient(n - 3, 2)),
+    (lambda x: ceil(x / 2), lambda n: ceil_quotient(n, 2)),
+    (lambda x: floor(x / 3), lambda n: quotient(n, 3)),
+    (lambda x: x / 4, lambda n: quotient(n, 4)),
+    (lambda x: floor(x * 0.75), lambda n: quotient(3 * n, 4)),
+    (lambda x: floor(number(2) * x), lambda n: 2 * n),
+    (lambda x: floor((x - 5) / 2 + 1), lambda n: quotient(n - 3, 2)),
     (same_padding, lambda n: quotient(maximum(2 * ceil_quotient(n, 2) + 1 - n, 0), 2)),
-    (lambda b, x: b.add("rint", b.add("negative", b.add("negative", x))), lambda n: n),
-)  # fmt: skip
+    (lambda x: rint(apply("negative", -x)), lambda n: n),
+)
 
 
-@pytest.mark.parametrize("row", range(len(ROUNDED)))
-def test_rounded_ratios_are_dims(row: int) -> None:
-    body, expected = ROUNDED[row]
-    builder = Builder()
-    found = builder.add("cast", body(builder, floats(builder, B, S)), to=INT64)
-    assert found.dims == (expected(B), expected(S))
+@pytest.mark.parametrize(("body", "expected"), ROUNDED)
+def test_rounded_ratios_are_dims(
+    body: Callable[[Value], Value], expected: Callable[[Dim], Dim], builder: Builder
+) -> None:
+    assert body(floats(builder, B, S)).cast(INT64).dims == (expected(B), expected(S))
 
 
-def test_what_is_not_certain_is_computed() -> None:
-    builder = Builder()
+def test_what_is_not_certain_is_computed(builder: Builder) -> None:
     x = floats(builder, B)
-    third = number(builder, 1 / 3)
-    parts = number(builder, 1 / (2 * MOST_PARTS))
     for y in (
-        builder.add("multiply", x, third),  # Not a third.
-        builder.add("multiply", x, parts),
-        builder.add("divide", x, floats(builder, S)),  # S may be zero.
-        builder.add("divide", x, number(builder, -2)),
-        builder.add("multiply", x, number(builder, np.inf)),
-        builder.add("sqrt", x),
+        x * (1 / 3),  # Not a third.
+        x * (1 / (2 * MOST_PARTS)),
+        x / floats(builder, S),  # S may be zero.
+        x / -2,
+        x * np.inf,
+        sqrt(x),
     ):
-        assert builder.add("floor", y).dims is None
+        assert floor(y).dims is None
     # A cast rounds towards zero, and floor does not.
-    half = builder.add("divide", builder.add("subtract", x, number(builder, 3)), number(builder, 2))
-    assert builder.add("floor", half).dims == (quotient(B - 3, 2),)
-    assert builder.add("cast", half, to=INT64).dims is None
+    half = (x - 3) / 2
+    assert floor(half).dims == (quotient(B - 3, 2),)
+    assert half.cast(INT64).dims is None
 
 
-def test_what_floats_round_twice_is_computed() -> None:
+def test_what_floats_round_twice_is_computed(builder: Builder) -> None:
     """`h / 49 * 49` is 26 for h = 27 in float32, and below 1 for h = 1 in float64."""
-    builder = Builder()
     x, y = floats(builder, B), floats(builder, S)
-    part = builder.add("divide", x, number(builder, 49))
-    one = builder.add("add", y, number(builder, 1))
+    part, one = x / 49, y + 1
     for unknown in (
-        builder.add("multiply", part, number(builder, 49)),
-        builder.add("multiply", part, number(builder, 3.5)),
-        builder.add("multiply", part, y),
-        builder.add("multiply", builder.add("divide", x, one), number(builder, 3)),
-        builder.add("divide", y, builder.add("divide", one, number(builder, 49))),
-        builder.add("subtract", part, builder.add("divide", y, number(builder, 49))),
-    ):
-        assert builder.add("floor", unknown).dims is None
-    for known, expected in (
-        (builder.add("multiply", part, number(builder, 5)), quotient(5 * B, 49)),
-        (builder.add("multiply", builder.add("divide", x, one), number(builder, 4)),
-         quotient(4 * B, S + 1)),
-        (builder.add("add", part, number(builder, 0.5)), quotient(2 * B + 49, 98)),
-        (builder.add("divide", part, number(builder, 3)), quotient(B, 147)),
+        part * 49, part * 3.5, part * y, x / one * 3, y / (one / 49), part - y / 49,
     ):  # fmt: skip
-        assert builder.add("floor", known).dims == (expected,)
+        assert floor(unknown).dims is None
+    for known, expected in (
+        (part * 5, quotient(5 * B, 49)),
+        (x / one * 4, quotient(4 * B, S + 1)),
+        (part + 0.5, quotient(2 * B + 49, 98)),
+        (part / 3, quotient(B, 147)),
+    ):
+        assert floor(known).dims == (expected,)
 
 
-def test_ratios_are_followed_where_they_move() -> None:
-    builder = Builder()
-    ratios = builder.add("divide", floats(builder, B, S), floats(builder, S, 3 * B))
-    one = number(builder, 1.5)
-    joined = builder.add("concat", builder.add("reshape", one, shape=(1,)), ratios, axis=0)
-    wide = builder.add("cast", joined, to=FLOAT64)
-    last = builder.add("gather", wide, builder.constant(np.array([2, 0])), axis=0)
-    part = builder.add("slice", wide, starts=(1,), steps=(1,), shape=(1,))
+def test_ratios_are_followed_where_they_move(builder: Builder) -> None:
+    ratios = floats(builder, B, S) / floats(builder, S, 3 * B)
+    joined = concat([number(1.5).reshape((1,)), ratios], 0)
+    wide = joined.cast(FLOAT64)
+    last = gather(wide, constant(np.array([2, 0])))
+    part = wide.slice(0, 1, 1)
     assert builder.known.ratios(joined) == ((3, 2), (B, S), (S, 3 * B))
     assert builder.known.ratios(last) == ((S, 3 * B), (3, 2))
     assert builder.known.ratios(part) == ((B, S),)
     # Extents may be zero: what is divided by them is no extent.
-    assert builder.add("floor", part).dims is None
-    chosen = builder.add("gather", wide, builder.input("at", INT64, (1,)), axis=0)
+    assert floor(part).dims is None
+    chosen = gather(wide, builder.input("at", INT64, (1,)))
     assert builder.known.ratios(chosen) is None
-    beyond = builder.add("gather", wide, builder.constant(np.array([3])), axis=0)
+    beyond = gather(wide, constant(np.array([3])))
     assert builder.known.ratios(beyond) is None
     # Neither is a number that is no ratio, nor one of which another one is made.
-    third = builder.add("concat", ratios, builder.constant(np.float32([1 / 3])), axis=0)
+    third = concat([ratios, constant(np.float32([1 / 3]))], 0)
     assert builder.known.ratios(third) is None
-    assert builder.known.ratios(builder.add("sqrt", ratios)) is None
+    assert builder.known.ratios(sqrt(ratios)) is None
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64])
 def test_parts_times_their_number_are_as_floats_have_them(dtype: Any) -> None:
-    maker = Maker()
-    maker.given("x", B)
-    x = maker.add("cast", maker.dims([B]), to=dtype)
-    number_of_parts = maker.constant(np.array(49, dtype.name))
-    value = maker.add("multiply", maker.add("divide", x, number_of_parts), number_of_parts)
-    graph = maker.made(maker.add("cast", maker.add("floor", value), to=INT64))
+    def body(g: Maker) -> Value:
+        g.given("x", B)
+        number_of_parts = g.constant(np.array(49, dtype.name))
+        return floor(g.dims([B]).cast(dtype) / number_of_parts * number_of_parts).cast(INT64)
+
+    graph = graph_of(body)
     for b in (1, 27, 49):
         (found,) = run_reference(graph, [np.zeros(b, np.float32)])
         array = np.array(b, dtype.name)
         assert found == np.floor(array / array.dtype.type(49) * array.dtype.type(49))
 
 
-def test_large_floats_are_no_integers() -> None:
-    builder = Builder()
-    most = number(builder, np.finfo(np.float32).max)
-    assert builder.add("minimum", floats(builder, B), most).dims is None
+def test_large_floats_are_no_integers(builder: Builder) -> None:
+    assert floats(builder, B).at_most(float(np.finfo(np.float32).max)).dims is None
 
 
 @given(

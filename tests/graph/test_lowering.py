@@ -1,31 +1,17 @@
 """What is fused with what, told by the titles of steps; and what the steps compute."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, assert_runs, graph_of, layer, titles
-from tests.graph.lowering_cases import (
-    APART,
-    NESTS,
-    PRODUCTS,
-    RUNS,
-    Body,
-    best,
-    concat_in_place,
-    pointwise,
-    product,
-    turned_batches,
-    x_of,
-)
+from tests.graph.lowering_cases import APART, NESTS, PRODUCTS, RUNS, Body, product, x_of
 
 from ftuner.core.cpu.common_epilogue import COMMON, shared
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import BOOL, FLOAT32
+from ftuner.core.dtype import BOOL
 from ftuner.core.expr import key
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.builder import Builder
+from ftuner.graph.algebra import rint
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
@@ -35,18 +21,20 @@ from ftuner.schedules.attention.step import AttentionStep
 from ftuner.schedules.nest.step import NestStep
 from ftuner.schedules.product.step import ProductStep
 
+CASES = NESTS | PRODUCTS
 
-@pytest.mark.parametrize(("body", "expected"), [*NESTS, *PRODUCTS])
+
+@pytest.mark.parametrize(("body", "expected"), CASES.values(), ids=CASES)
 def test_steps(body: Body, expected: list[str]) -> None:
     assert titles(graph_of(body)) == expected
 
 
-@pytest.mark.parametrize("body", [body for body, _ in (*NESTS, *PRODUCTS)])
+@pytest.mark.parametrize("body", [body for body, _ in CASES.values()], ids=CASES)
 def test_steps_compute_what_the_graph_says(body: Body, widest: CpuBackend) -> None:
     assert_runs(graph_of(body), widest, *RUNS)
 
 
-@pytest.mark.parametrize("body", APART)
+@pytest.mark.parametrize("body", APART.values(), ids=APART)
 def test_rows_that_lie_apart(body: Body, widest: CpuBackend) -> None:
     assert_runs(graph_of(body), widest, *RUNS)
 
@@ -67,7 +55,7 @@ def test_epilogues_read_no_more_than_records_hold() -> None:
     def body(g: Maker) -> Value:
         y = product(g)
         for i in range(MAX_OPERANDS + 2):
-            y = g.add("add", y, g.given(f"r{i}", B, S, 9))
+            y = y + g.given(f"r{i}", B, S, 9)
         return y
 
     graph = graph_of(body)
@@ -91,8 +79,7 @@ def test_scales_are_operands_of_epilogues(number: float, text: str, widest: CpuB
     nest that follows divides."""
 
     def scaled(g: Maker, columns: Value) -> Value:
-        y = g.add("matmul", g.given("x", B, 5), columns)
-        return g.add("rint", g.add("divide", y, g.number(number)))
+        return rint(g.given("x", B, 5) @ columns / g.number(number))
 
     graph = graph_of(lambda g: scaled(g, g.weight(5, 7)))
     (first, _) = lower(graph).steps
@@ -107,10 +94,7 @@ def test_scales_are_operands_of_epilogues(number: float, text: str, widest: CpuB
 def test_an_intercept_is_an_operand_of_one_column(widest: CpuBackend) -> None:
     """So that it is added in registers, by uKernels that others share."""
 
-    def body(g: Maker) -> Value:
-        return g.add("add", g.add("matmul", g.given("x", B, 5), g.weight(5, 1)), g.number(0.0213))
-
-    graph = graph_of(body)
+    graph = graph_of(lambda g: g.given("x", B, 5) @ g.weight(5, 1) + g.number(0.0213))
     (step,) = lower(graph).steps
     assert isinstance(step, ProductStep)
     assert shared(step.epilogue).epilogue == COMMON
@@ -123,7 +107,7 @@ def test_long_expressions_are_cut() -> None:
     def body(g: Maker) -> Value:
         y = x_of(g)
         for i in range(200):
-            y = g.add("add", y, g.number(1.0 + i))
+            y = y + (1.0 + i)
         return y
 
     found = titles(graph_of(body))
@@ -132,8 +116,8 @@ def test_long_expressions_are_cut() -> None:
 
 def test_results_are_written_where_the_caller_wants_them() -> None:
     """No copy of an output that some step can write itself."""
-    for body in (pointwise, product, concat_in_place, turned_batches, best):
-        lowered = lower(graph_of(body))
+    for name in ("pointwise", "product", "concat in place", "turned batches", "best"):
+        lowered = lower(graph_of(CASES[name][0]))
         kinds = {view.buffer.kind for view in lowered.outputs}
         assert kinds == {"output"}
         written = [b for step in lowered.steps for b in step.writes if b.kind == "output"]
@@ -149,11 +133,8 @@ def test_what_has_no_schedule_is_refused() -> None:
 
 
 def test_constants_that_are_views() -> None:
-    builder = Builder()
     turned = np.arange(12, dtype=np.float32).reshape(3, 4).T
-    x = builder.input("x", FLOAT32, (4, 3))
-    y = builder.add("add", x, builder.constant(turned))
-    graph = builder.graph([x], [("y", y)])
+    graph = graph_of(lambda g: g.given("x", 4, 3) + g.constant(turned))
     model = Model(graph, default_backend())
     (found,) = model.run({"x": np.zeros((4, 3), np.float32)})
     assert np.array_equal(found, turned)

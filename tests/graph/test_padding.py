@@ -1,7 +1,5 @@
 """What is proven of the padding of a batch, and what a batch without it gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is held in half the bits, and what is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a step reads, writes and depends on follows from its fields."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

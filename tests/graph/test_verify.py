@@ -1,7 +1,5 @@
 """Graphs that no pass may leave behind are found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

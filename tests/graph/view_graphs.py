@@ -5,8 +5,6 @@ Extents of inputs are numbers or symbols: where a view needs another extent at r
 symbol of its own, whose number follows from others by a rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 

@@ -1,7 +1,5 @@
 """Learned corrections as documents: what is written is read, and nothing else is accepted."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """Exported machines: what is written is read, and nothing else is."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

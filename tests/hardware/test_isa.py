@@ -1,8 +1,6 @@
 """An instruction set is one row: nothing else in the sources knows one by name, and a row that is
 added is probed, enumerated, planned and compiled like the others."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

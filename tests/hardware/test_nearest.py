@@ -1,7 +1,5 @@
 """The nearest recorded machine: a distance that does not depend on clocks and cores."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Constants that a machine takes over from others: which, from whom, and what is stronger."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recorded machines against their datasheets, and the documents they are stored as."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

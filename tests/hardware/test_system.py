@@ -1,7 +1,5 @@
 """Facts read from fake `/proc` and `/sys` trees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

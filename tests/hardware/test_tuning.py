@@ -1,7 +1,5 @@
 """Tuning: every constant says what it is, and a document may override single ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """`python -m tests.holes`: holes with more seeds, in small or in exported networks."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small networks as exporters write them, and feeds, that holes are made in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

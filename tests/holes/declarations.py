@@ -1,7 +1,5 @@
 """Holes in what a model declares: its nodes still mean the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Holes in what a model is given: extents of zero, indices beyond tables, masks that hide all."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 

@@ -1,7 +1,5 @@
 """What a model with holes is held to: right, as onnxruntime says, or refused by name."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

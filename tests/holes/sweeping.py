@@ -1,7 +1,5 @@
 """Bases and their holes, judged in child processes: a crash is a finding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Networks with holes in their declarations, versions, constants and feeds: each is as onnxruntime
 says, or refused with a named error. `python -m tests.holes` makes more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.holes.bases import BASES

@@ -1,7 +1,5 @@
 """Holes in versions, in constants, and in what lies outside the graph."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

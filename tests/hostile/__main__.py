@@ -1,7 +1,5 @@
 """`python -m tests.hostile`: all changes of several nodes of every importer."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Changes that make a right node hostile, or merely odd."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any

@@ -2,8 +2,6 @@
 between a dequantization and a quantization. Its own kernels round otherwise, and lack some cases;
 these models it runs as written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What changed nodes are held to: the right answer, or an error of ftuner's own."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Nodes and their changes, judged in child processes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.hostile.bases import Node

@@ -1,7 +1,5 @@
 """Machines whose truth is known: plans take the estimate times a distortion and noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Kendall's tau and regret, on examples that are worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields
 

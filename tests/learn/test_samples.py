@@ -1,7 +1,5 @@
 """Datasets are read as they were written; damage, strangers and interruptions are named errors."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

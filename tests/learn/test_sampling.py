@@ -1,7 +1,5 @@
 """Sampling this machine: competing plans of products, appended product by product."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

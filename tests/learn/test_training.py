@@ -1,7 +1,5 @@
 """Training finds a known distortion, keeps to what it has seen, and knows how far it may be off."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`python -m tests.mutants --count 100000`: mutated model files, as many as asked for."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

@@ -1,7 +1,5 @@
 """Mutants of seed after seed in child processes, and a summary of what was found."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,8 +1,6 @@
 """What a mutant is held to: it is loaded or refused by name, soon and in little memory; and what is
 loaded runs as references and onnxruntime do."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

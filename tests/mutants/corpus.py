@@ -1,8 +1,6 @@
 """Models that mutants are made of: random graphs over every operator, and some with what these do
 not have: layers as exporters write them, local functions, branches, data in other files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Mutants: models with bytes, or with parts of their structure, changed at random."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any

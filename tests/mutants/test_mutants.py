@@ -1,7 +1,5 @@
 """A share of mutants with fixed seeds, and all that were found before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -10,7 +10,5 @@ collect_ignore_glob = [] if find_spec("onnxruntime") and find_spec("onnx") else 
 
 
 @pytest.fixture(autouse=True)
-def as_default(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
-    """The tests' own back end in the place of the process's."""
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
-    return widest
+def _on_widest(as_default: CpuBackend) -> None:
+    pass

@@ -1,8 +1,6 @@
 """`python -m tests.ort.member_table`: writes the tables of docs/onnxruntime.md, which compare the
 members of `onnxruntime` with those of `ftuner.ort`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType

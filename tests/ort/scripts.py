@@ -4,8 +4,6 @@ that must be equal with onnxruntime and with ftuner.
 Where the two differ on purpose, docs/onnxruntime.md says so and another test has the case.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading

@@ -1,8 +1,6 @@
 """Errors: what onnxruntime raises in a case is what ftuner.ort raises, with a message that says
 what was given and what was expected."""
 
-from __future__ import annotations
-
 import builtins
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as their_state
 from tests.ort import models
 from tests.ort.scripts import CPU, feeds, session_of
@@ -138,7 +135,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "unknown operator": (given(models.of_node("Nope")), "Nope"),
     "unknown domain": (given(models.of_node("Nope", domain="org.other")), "org.other.Nope"),
     "too few operands": (given(models.of_node("Add")), "add of 1 operands; expected 2"),
-    "unknown operand": (given(models.of_node("Add", ("x", "q"))), "nothing gives its input 'q'"),
+    "unknown operand": (given(models.of_node("Add", "x, q")), "nothing gives its input 'q'"),
     # Runs.
     "missing input": (ran(y=...), r"missing: 'y', a tensor\(float\) of shape \[batch, 3\]"),
     "unknown input": (ran(q=X), "inputs are 'x', 'y'; unknown: 'q'"),
@@ -356,13 +353,8 @@ def test_errors_are_remembered_by_their_cause() -> None:
 
 def test_what_is_lacking_is_not_malformed() -> None:
     """Element types that no tensor of ftuner has, and outputs that are sequences."""
-    numbers = [models.info(n, TensorProto.COMPLEX64, ["n"]) for n in "xy"]
-    of_complex = models.model_of(
-        [helper.make_node("Identity", ["x"], ["y"])], *([v] for v in numbers)
-    )
-    x = models.info("x", TensorProto.FLOAT, ["n"])
-    y = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
-    of_sequence = models.model_of([helper.make_node("SequenceConstruct", ["x"], ["y"])], [x], [y])
+    of_complex = models.model_of("(complex64[n] x) => (complex64[n] y) { y = Identity(x) }")
+    of_sequence = models.model_of("(float[n] x) => (seq(float[]) y) { y = SequenceConstruct(x) }")
     for data in (of_complex, of_sequence):
         with pytest.raises(own_state.NotImplemented, match="is not supported"):
             ftuner.ort.InferenceSession(data)

@@ -1,13 +1,9 @@
 """What ftuner.ort does that onnxruntime does not, or does otherwise."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import os
 import re
-import subprocess
-import sys
 import warnings
 from functools import partial
 from importlib import import_module
@@ -18,8 +14,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.at_once import at_once
+from tests.child import printed
+from tests.frontends.onnx_models import parsed
 from tests.ort import member_table, models
 from tests.ort.scripts import CPU, feeds, session_of
 from tests.ort.test_scripts import expect_same
@@ -375,33 +372,21 @@ except ftuner.ConfigurationError as error:
     ("script", "expected"), [(INSTALLED, "done"), (TOO_LATE, "call ftuner.ort.install() before")]
 )
 def test_installing(script: str, expected: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
-        text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
+    done = printed("-c", script, env={"PYTHONPATH": str(SOURCES)})
+    assert expected in done
 
 
 def test_modules_that_only_onnxruntime_has_are_its_own(tmp_path: Path) -> None:
     """Quantisation, tools and the transformer optimiser work, on ftuner's sessions."""
     pytest.importorskip("sympy")
     weight = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["product"]),
-        helper.make_node("Relu", ["product"], ["y"]),
-    ]
-    ends = [models.info(name, TensorProto.FLOAT, ["batch", n]) for name, n in (("x", 8), ("y", 4))]
-    data = models.model_of(
-        nodes, ends[:1], ends[1:], [numpy_helper.from_array(weight, "weight")], 10
+    nodes = "product = MatMul(x, weight) y = Relu(product)"
+    model = parsed(f"(float[batch, 8] x) => (float[batch, 4] y) {{ {nodes} }}", 17, weight=weight)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    done = printed(
+        "-W", "ignore", "-c", OTHERS, str(tmp_path), env={**os.environ, "PYTHONPATH": str(SOURCES)}
     )
-    (tmp_path / "model.onnx").write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", OTHERS, str(tmp_path)], timeout=240,
-        env={**os.environ, "PYTHONPATH": str(SOURCES)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("done\n")
+    assert done.endswith("done\n")
 
 
 def test_the_optimised_model_is_a_copy_and_a_warning(tmp_path: Path) -> None:
@@ -425,11 +410,8 @@ def test_one_import_has_the_modules_of_classes() -> None:
         "print(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument.__name__, "
         "onnxruntime.capi._pybind_state.InferenceSession.__name__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
-        text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.stdout == "InvalidArgument InferenceSession\n", done.stderr
+    done = printed("-c", code, env={"PYTHONPATH": str(SOURCES)})
+    assert done == "InvalidArgument InferenceSession\n"
 
 
 def test_a_version_without_onnxruntime() -> None:
@@ -444,8 +426,5 @@ def test_a_version_without_onnxruntime() -> None:
         "ftuner.ort.install()\n"
         "print(metadata.version('onnxruntime'))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(SOURCES)}, capture_output=True,
-        text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.stdout.strip() == ftuner.ort.__version__, done.stderr
+    done = printed("-c", script, env={"PYTHONPATH": str(SOURCES)})
+    assert done.strip() == ftuner.ort.__version__

@@ -1,7 +1,5 @@
 """Profiles of sessions: an event for each step of a run, whose results keep their bits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,46 +7,32 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from tests.at_once import at_once
-from tests.ort.models import info, model_of
+from tests.ort.models import model_of
 
 import ftuner.ort
 from ftuner.ort import profiling
 
-FLOATS = TensorProto.FLOAT
 ROWS = np.linspace(-1, 2, 24, dtype=np.float32).reshape(6, 4)
-node = helper.make_node
 
 
-def made(*nodes: Any, dims: Any = ("rows", 4), **others: int) -> bytes:
-    """A model of nodes from x to y; `others`: further inputs, whose extents are numbers."""
-    sizes = [info(name, TensorProto.INT64, [count]) for name, count in others.items()]
-    output = helper.make_empty_tensor_value_info("y")
-    return model_of(nodes, [info("x", FLOATS, dims), *sizes], [output])
+def made(nodes: str, x: str = "float[rows, 4] x", other: str = "") -> bytes:
+    """A model of nodes from x to y, and perhaps of another input."""
+    return model_of(f"({x}{other}) => (y) {{ {nodes} }}")
 
 
-FUSED = made(
-    node("Exp", ["x"], ["e"]), node("MatMul", ["e", "x_t"], ["p"]), node("Relu", ["p"], ["y"]),
-    node("Transpose", ["x"], ["x_t"]),
-)  # fmt: skip
-TILED = made(
-    node("Mul", ["n", "n"], ["times"]), node("Exp", ["x"], ["e"]),
-    node("Tile", ["e", "times"], ["y"]), n=2,
-)  # fmt: skip
+FUSED = made("e = Exp(x) x_t = Transpose(x) p = MatMul(e, x_t) y = Relu(p)")
+TILED = made("times = Mul(n, n) e = Exp(x) y = Tile(e, times)", other=", int64[2] n")
+NOISE = "r = RandomNormalLike(x) y = Add(x, r)"
 CASES: dict[str, tuple[bytes, Mapping[str, Any], list[str]]] = {
     "fused": (FUSED, {"x": ROWS}, ["exp", "matmul + maximum"]),
     "parts": (
-        made(node("NonZero", ["x"], ["i"]), node("Cast", ["i"], ["f"], to=FLOATS),
-             node("Exp", ["f"], ["y"])),
+        made("i = NonZero(x) f = Cast<to=1>(i) y = Exp(f)"),
         {"x": ROWS}, ["non_zero", "cast + exp"],
     ),
     "late": (TILED, {"x": ROWS, "n": np.array([2, 1])}, ["multiply", "exp", "tile"]),
-    "unranked": (made(node("Exp", ["x"], ["y"]), dims=None), {"x": ROWS}, ["exp"]),
-    "random": (
-        made(node("RandomNormalLike", ["x"], ["r"]), node("Add", ["x", "r"], ["y"])),
-        {"x": ROWS}, ["random_stream", "random_normal + add"],
-    ),
+    "unranked": (made("y = Exp(x)", "float[] x"), {"x": ROWS}, ["exp"]),
+    "random": (made(NOISE), {"x": ROWS}, ["random_stream", "random_normal + add"]),
 }  # fmt: skip
 
 
@@ -100,7 +84,7 @@ def test_steps_are_within_their_run(tmp_path: Path) -> None:
 
 def test_threads_and_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs beside the end of a profile, runs that fail, and events beyond those that are kept."""
-    table = made(node("Gather", ["x", "i"], ["y"]), i=3)
+    table = made("y = Gather(x, i)", other=", int64[3] i")
     session = session_of(table, tmp_path / "p")
     good, bad = ({"x": ROWS, "i": np.array([0, n, 1])} for n in (2, 9))
 

@@ -1,7 +1,5 @@
 """The same programs with onnxruntime and with ftuner.ort."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,13 +1,10 @@
 """An input and the output that continues it, bound to one buffer: it is written in place."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from tests.ort.models import info
+from tests.frontends.onnx_models import parsed
 
 import ftuner.ort
 
@@ -16,19 +13,12 @@ SHAPE = (2, 3, 128, 4)
 
 def cache() -> bytes:
     """New rows in a cache, and the sums of all rows."""
-    nodes = [
-        helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], axis=2),
-        helper.make_node("ReduceMax", ["present"], ["largest"], keepdims=0),
-    ]
-    rows = ["batch", 3, "rows", 4]
-    inputs = [
-        info("past", TensorProto.FLOAT, rows), info("new", TensorProto.FLOAT, ["batch", 3, "n", 4]),
-        info("at", TensorProto.INT64, ["batch"]),
-    ]  # fmt: skip
-    outputs = [info("present", TensorProto.FLOAT, rows), info("largest", TensorProto.FLOAT, [])]
-    graph = helper.make_graph(nodes, "cache", inputs, outputs)
-    opsets = [helper.make_opsetid("", 24)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString())
+    text = """(float[batch, 3, rows, 4] past, float[batch, 3, n, 4] new, int64[batch] at)
+            => (float[batch, 3, rows, 4] present, float largest) {
+        present = TensorScatter<axis=2>(past, new, at)
+        largest = ReduceMax<keepdims=0>(present)
+    }"""
+    return parsed(text, 24).SerializeToString()
 
 
 def session_of(append: str) -> Any:

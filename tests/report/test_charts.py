@@ -1,7 +1,5 @@
 """Charts: rectangles have the sizes of what they stand for."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Explanations: the patches tile the iteration space, and the numbers agree with each other."""
 
-from __future__ import annotations
-
 import json
 import math
 

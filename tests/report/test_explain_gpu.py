@@ -1,7 +1,5 @@
 """Explanations of plans for GPUs: what adds up, what is drawn, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

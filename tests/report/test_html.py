@@ -1,7 +1,5 @@
 """Elements escape what is not markup; pages are replaced whole."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

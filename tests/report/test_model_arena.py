@@ -1,7 +1,5 @@
 """The arena over time: results that live together are apart, and the bytes are those of a run."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 from tests.graph.graphs import inputs_of, layer

@@ -1,7 +1,5 @@
 """Steps that repeat share a row of the tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 

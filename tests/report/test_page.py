@@ -1,7 +1,5 @@
 """The page of a model: well-formed, whole, and without references to anything outside."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """The picture in the terminal and the pictures on disk."""
 
-from __future__ import annotations
-
 import importlib.util
 from io import StringIO
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Public values in a terminal and in a notebook: short, readable, well-formed, saved."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

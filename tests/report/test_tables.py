@@ -1,7 +1,5 @@
 """The funnel and the hardware model, as tables and as documents."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 from io import StringIO

@@ -1,7 +1,5 @@
 """What a compiling process is asked for in tests: every way to fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Graphs of models that run batches of requests, and such batches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

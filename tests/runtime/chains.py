@@ -1,7 +1,5 @@
 """Chains of steps on pictures that may be walked by stripes, as graphs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

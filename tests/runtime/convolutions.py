@@ -1,7 +1,5 @@
 """Convolutions of symbolic extents for the tests of both devices, held to their reference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

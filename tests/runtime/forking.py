@@ -4,8 +4,6 @@ The child, which has neither that thread nor the workers, then does all that the
 so does the parent.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal
@@ -18,8 +16,7 @@ from contextlib import ExitStack
 from importlib import import_module
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 from ftuner.codegen.llvm.objects.compile import compile_bundle
@@ -45,19 +42,12 @@ PRODUCT = A @ B
 
 def model_bytes(columns: int) -> bytes:
     """A product, a softmax and an activation; `columns` tells one model from another."""
-    weight = numpy_helper.from_array(RANDOM.random((24, columns), np.float32), "w")
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["scores"]),
-        helper.make_node("Softmax", ["scores"], ["shares"]),
-        helper.make_node("Tanh", ["shares"], ["y"]),
-    ]
-    tensors = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", n])
-        for name, n in (("x", 24), ("y", columns))
-    ]
-    graph = helper.make_graph(nodes, "small", tensors[:1], tensors[1:], [weight])
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    return onnx.ModelProto.SerializeToString(made)
+    text = f"""(float[rows, 24] x) => (float[rows, {columns}] y) {{
+        scores = MatMul(x, w)
+        shares = Softmax(scores)
+        y = Tanh(shares)
+    }}"""
+    return parsed(text, w=RANDOM.random((24, columns), np.float32)).SerializeToString()
 
 
 MODEL = model_bytes(16)

@@ -1,7 +1,5 @@
 """Interrupts at chosen places of ours, of all those at which Python sees to signals."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import suppress

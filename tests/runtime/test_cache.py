@@ -1,7 +1,5 @@
 """The cache: whole entries or none, damage is noticed, and nothing depends on its being there."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

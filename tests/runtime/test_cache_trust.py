@@ -1,7 +1,5 @@
 """The cache trusts nothing that another user could have written; what it makes is private."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """Python embedded in a program: it compiles in its process, whatever `sys.executable` is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Forks: whatever another thread is at, the child goes on, with sound state and free locks."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

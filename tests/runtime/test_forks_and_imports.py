@@ -1,7 +1,5 @@
 """Forks beside imports: neither the process nor its children wait for ever, and none is left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

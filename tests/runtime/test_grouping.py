@@ -1,7 +1,5 @@
 """Which requests run together, by the order of their sums."""
 
-from __future__ import annotations
-
 from ftuner.runtime.grouping import NO_ORDER, Orders, groups
 
 

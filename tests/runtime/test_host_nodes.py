@@ -1,7 +1,5 @@
 """Nodes that a host computes between two programs: the next one reads memory of inferred dtypes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

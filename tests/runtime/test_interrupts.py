@@ -1,7 +1,5 @@
 """Ctrl-C at any place: no lock is held afterwards, nothing half done is believed, all goes on."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a model keeps between runs: given back by `trim`, bounded by `memory_limit`."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import threading
@@ -12,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.at_once import at_once
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 from ftuner.errors import AllocationError, ConfigurationError, MemoryLimitError
@@ -26,49 +23,33 @@ KIB = 1 << 10
 WIDTH = 16
 
 
-def written(nodes: list[onnx.NodeProto], y: list[str | int], **weights: Any) -> bytes:
-    """A model of one input, x [n, WIDTH]."""
-    graph = helper.make_graph(
-        nodes, "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-        [numpy_helper.from_array(np.asarray(x), name) for name, x in weights.items()],
-    )  # fmt: skip
-    found: bytes = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    return found
-
-
 WEIGHT = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
 
 
 def single() -> bytes:
     """Two products: the first result is in the arena, 64 bytes a row."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Softmax", ["h"], ["p"]),
-        helper.make_node("MatMul", ["p", "w"], ["y"]),
-    ]
-    return written(nodes, ["n", WIDTH], w=WEIGHT)
+    text = """(float[n, 16] x) => (float[n, 16] y) {
+        h = MatMul(x, w)
+        p = Softmax(h)
+        y = MatMul(p, w)
+    }"""
+    return parsed(text, 17, w=WEIGHT).SerializeToString()
 
 
 def in_parts() -> bytes:
     """Rows that are positive, between two products: in several parts."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"]),
-        helper.make_node("Softmax", ["h"], ["p"]),
-        helper.make_node("ReduceSum", ["x", "axes"], ["sums"], keepdims=0),
-        helper.make_node("NonZero", ["sums"], ["places"]),
-        helper.make_node("Squeeze", ["places", "first"], ["rows"]),
-        helper.make_node("Gather", ["p", "rows"], ["q"]),
-        helper.make_node("MatMul", ["q", "w"], ["r"]),
-        helper.make_node("Softmax", ["r"], ["s"]),
-        helper.make_node("MatMul", ["s", "w"], ["y"]),
-    ]
-    return written(
-        nodes, ["m", WIDTH], w=WEIGHT, axes=np.array([1]), first=np.array([0])
-    )  # fmt: skip
+    text = """(float[n, 16] x) => (float[m, 16] y) <int64[1] axes = {1}, int64[1] first = {0}> {
+        h = MatMul(x, w)
+        p = Softmax(h)
+        sums = ReduceSum<keepdims=0>(x, axes)
+        places = NonZero(sums)
+        rows = Squeeze(places, first)
+        q = Gather(p, rows)
+        r = MatMul(q, w)
+        s = Softmax(r)
+        y = MatMul(s, w)
+    }"""
+    return parsed(text, 17, w=WEIGHT).SerializeToString()
 
 
 MODELS: dict[str, Callable[[], bytes]] = {"single": single, "in parts": in_parts}

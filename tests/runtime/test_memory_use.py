@@ -1,7 +1,5 @@
 """The memory of a model, at the shapes that it is asked about."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 
 import numpy as np

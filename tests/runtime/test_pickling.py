@@ -1,16 +1,13 @@
 """Layers and models are pickled by what they were made from, or say how to move them."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.child import printed
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -102,10 +99,8 @@ def test_another_process_loads_a_pickled_model(path: Path) -> None:
         f"import numpy, pickle; model = pickle.loads({text!r}); "
         "print(float(model(x=numpy.ones(3, 'float32'))['y'].sum()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.split() == ["3.0"]
+    done = printed("-c", script)
+    assert done.split() == ["3.0"]
 
 
 def test_a_pickled_model_whose_file_is_gone_is_a_named_error(path: Path) -> None:

@@ -1,15 +1,12 @@
 """Shapes for which a model is prepared before its first run."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from tests.frontends.onnx_models import parsed
 from tests.runtime.test_kept_memory import WIDTH, feeds, in_parts, single
-from tests.runtime.test_variants import model_of, node
 
 import ftuner
 from ftuner.errors import InputError, ShapeError
@@ -34,28 +31,14 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def looped() -> bytes:
     """Three iterations of h = tanh(h + x)."""
-
-    def info(name: str, shape: list[str | int], dtype: int = TensorProto.FLOAT) -> Any:
-        return helper.make_tensor_value_info(name, dtype, shape)
-
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["on"], ["still"]),
-            helper.make_node("Add", ["h", "x"], ["sum"]),
-            helper.make_node("Tanh", ["sum"], ["next"]),
-        ],
-        "body",
-        [info("i", [], TensorProto.INT64), info("on", [], TensorProto.BOOL), info("h", ["n"])],
-        [info("still", [], TensorProto.BOOL), info("next", ["n"])],
-    )  # fmt: skip
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)], "g",
-        [info("x", ["n"]), info("trips", [], TensorProto.INT64)], [info("y", ["n"])],
-    )  # fmt: skip
-    found: bytes = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
-    ).SerializeToString()
-    return found
+    return parsed("""(float[n] x, int64 trips) => (float[n] y) {
+        y = Loop(trips, "", x) <body = body (int64 i, bool on, float[n] h)
+                => (bool still, float[n] next) {
+            still = Identity(on)
+            sum = Add(h, x)
+            next = Tanh(sum)
+        }>
+    }""").SerializeToString()
 
 
 def test_prepared_shapes_bind_nothing_later(bound: list[tuple[int, ...]]) -> None:
@@ -125,7 +108,7 @@ def test_bodies_of_loops(bound: list[tuple[int, ...]]) -> None:
 
 
 def test_variants(bound: list[tuple[int, ...]]) -> None:
-    file = model_of([node("Concat", "a", "b", axis=0)], {"a": ("n", 2), "b": ("n", 2)}, None)
+    file = parsed("(float[n, 2] a, float[n, 2] b) => (y) { y = Concat<axis=0>(a, b) }")
     model = ftuner.load(file, threads=1)
     assert model.prepare(a=(3, 2), b=(5, 2)).shapes == 1
     before = len(bound)
@@ -137,20 +120,20 @@ def test_variants(bound: list[tuple[int, ...]]) -> None:
 
 
 def test_inputs_without_a_rank() -> None:
-    model = ftuner.load(model_of([node("Relu", "x")], {"x": None}), threads=1)
+    model = ftuner.load(parsed("(float[] x) => (y) { y = Relu(x) }"), threads=1)
     assert model.prepare().skipped
     assert model.prepare(x=(3, 4)).shapes == 1
     assert model.run({"x": np.ones((3, 4), np.float32)})[0].shape == (3, 4)
 
 
 def test_models_that_depend_on_data() -> None:
-    file = model_of([node("Expand", "x", "i")], {"x": ("n",), "i": (2,)})
+    file = parsed("(float[n] x, int64[2] i) => (y) { y = Expand(x, i) }")
     found = ftuner.load(file, threads=1).prepare(n=4)
     assert found.skipped
 
 
 def test_combinations_that_contradict_the_model_are_told() -> None:
-    file = model_of([node("Add", "a", "b")], {"a": ("n",), "b": ("m",)})
+    file = parsed("(float[n] a, float[m] b) => (y) { y = Add(a, b) }")
     found = ftuner.load(file, threads=1).prepare(n=(2, 3), m=(2, 3))
     assert found.shapes == 2
     assert len(found.skipped) == 2

@@ -1,7 +1,5 @@
 """Weights that several models share: what is packed once, what is not, and when memory is freed."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Callable
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from tests.frontends.onnx_models import parsed
 from tests.graph.graphs import Array, Maker, S, T
 
 from ftuner.core.dtype import FLOAT64, INT64
@@ -51,34 +49,20 @@ def network() -> bytes:
     constants = {
         "first": weight(16, 3, 7, 7), "second": weight(16, 16, 3, 3), "third": weight(16, 16, 1, 1),
         "wide": weight(64, 64), "scale": weight(64), "w": weight(1, 32, 16), "r": weight(1, 32, 8),
-        "tokens": np.array([0, -1, 16], np.int64), "shape": np.array([-1, 64], np.int64),
     }  # fmt: skip
-    lines = {"kernel_shape": [7, 7], "strides": [2, 2], "pads": [3, 3, 3, 3]}
-    tiles = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    nodes = [
-        helper.make_node("Conv", ["x", "first"], ["a"], **lines),
-        helper.make_node("Conv", ["a", "second"], ["b"], **tiles),
-        helper.make_node("Conv", ["b", "third"], ["c"]),
-        helper.make_node("Reshape", ["c", "tokens"], ["d"]),
-        helper.make_node("LSTM", ["d", "w", "r"], ["e"], hidden_size=8),
-        helper.make_node("Reshape", ["e", "shape"], ["f"]),
-        helper.make_node("MatMul", ["f", "wide"], ["g"]),
-        # A pass scales the weight.
-        helper.make_node("Mul", ["g", "scale"], ["h"]),
-        helper.make_node("ReduceSum", ["h", "axes"], ["y"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes, "g",
-        [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, "rows", "columns"]),
-            helper.make_tensor_value_info("axes", TensorProto.INT64, [1]),
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None])],
-        [numpy_helper.from_array(v, n) for n, v in constants.items()],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found: bytes = model.SerializeToString()
-    return found
+    text = """(float[1, 3, rows, columns] x, int64[1] axes) => (float[?] y)
+            <int64[3] tokens = {0, -1, 16}, int64[2] shape = {-1, 64}> {
+        a = Conv<kernel_shape=[7, 7], strides=[2, 2], pads=[3, 3, 3, 3]>(x, first)
+        b = Conv<kernel_shape=[3, 3], pads=[1, 1, 1, 1]>(a, second)
+        c = Conv(b, third)
+        d = Reshape(c, tokens)
+        e = LSTM<hidden_size=8>(d, w, r)
+        f = Reshape(e, shape)
+        g = MatMul(f, wide)
+        h = Mul(g, scale)  # A pass scales the weight.
+        y = ReduceSum<keepdims=0>(h, axes)
+    }"""
+    return parsed(text, 17, **constants).SerializeToString()
 
 
 def test_models_for_other_numbers_pack_nothing_again(packed: list[weakref.ref[Array]]) -> None:

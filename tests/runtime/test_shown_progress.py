@@ -1,7 +1,5 @@
 """Bars of long work: on a terminal, after half a second, and nowhere else."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

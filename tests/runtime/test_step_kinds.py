@@ -1,7 +1,5 @@
 """Kinds of steps are found by name, in ftuner and outside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Axes that a file names alike and that differ, and inputs without a shape, beside onnxruntime."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from collections.abc import Iterator, Sequence
@@ -12,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+from tests.frontends.onnx_models import parsed
 
 import ftuner
 from ftuner.core.dtype import FLOAT32
@@ -24,31 +23,11 @@ from ftuner.runtime import chosen_model, specialization
 from ftuner.runtime.variants import MAX_REFUSED, variants_of_extents
 
 onnxruntime = pytest.importorskip("onnxruntime")
-Dims = Sequence[int | str | None] | None
 Feeds = dict[str, Any]
 
 
-def node(op: str, *inputs: str, y: str = "y", **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op, list(inputs), [y], **attributes)
-
-
-def model_of(
-    nodes: Sequence[onnx.NodeProto], inputs: dict[str, Dims], y: Dims = None, **weights: Any
-) -> bytes:
-    """A model of float32 inputs, but those called i, which are int64, and the output y."""
-    infos = [
-        helper.make_tensor_value_info(
-            name, TensorProto.INT64 if name == "i" else TensorProto.FLOAT, dims
-        )
-        for name, dims in inputs.items()
-    ]
-    graph = helper.make_graph(
-        list(nodes), "g", infos, [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)],
-        [numpy_helper.from_array(np.asarray(x), name) for name, x in weights.items()],
-    )  # fmt: skip
-    opset = [helper.make_opsetid("", 17)]
-    found: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return found
+def model_of(inputs: str, nodes: str, y: str = "float[] y", **weights: Any) -> bytes:
+    return parsed(f"({inputs}) => ({y}) {{ {nodes} }}", 17, **weights).SerializeToString()
 
 
 def feeds_of(**shapes: Sequence[int]) -> Feeds:
@@ -60,74 +39,78 @@ def feeds_of(**shapes: Sequence[int]) -> Feeds:
     }
 
 
-def appended(*dims: Any) -> bytes:
-    return model_of([node("Concat", "past", "x", axis=1)], {"past": dims, "x": dims}, dims)
+def appended(dims: str) -> bytes:
+    joined = "y = Concat<axis=1>(past, x)"
+    return model_of(f"float[{dims}] past, float[{dims}] x", joined, f"float[{dims}] y")
 
 
-def inner(**names: str) -> onnx.GraphProto:
+def inner(y: str) -> str:
     """A graph within a node, which adds two values around it, and declares wrong extents."""
-    nodes = [node("ReduceSum", "b", y="s", keepdims=0), node("Add", "a", "s", y=names["y"])]
-    return helper.make_graph(
-        nodes, "inner", [],
-        [helper.make_tensor_value_info(names["y"], TensorProto.FLOAT, ["n", "n"])],
-        value_info=[helper.make_tensor_value_info("s", TensorProto.FLOAT, ["n"])],
-    )  # fmt: skip
+    return f"""inner () => (float[n, n] {y}) <float[n] s> {{
+        s = ReduceSum<keepdims=0>(b)
+        {y} = Add(a, s)
+    }}"""
 
 
+ONES = np.ones(3, "f")
 WEIGHT = np.random.default_rng(1).standard_normal((4, 5), np.float32)
 # fmt: off
 CASES: dict[str, tuple[bytes, list[Feeds]]] = {
-    "past and new tokens": (appended("b", "s", 4), [
+    "past and new tokens": (appended("b, s, 4"), [
         feeds_of(past=(1, 5, 4), x=(1, 1, 4)), feeds_of(past=(2, 3, 4), x=(2, 3, 4)),
         feeds_of(past=(2, 0, 4), x=(2, 7, 4)),
     ]),
-    "one input": (model_of([node("MatMul", "x", "w")], {"x": ("n", "n", 4)}, w=WEIGHT), [
+    "one input": (model_of("float[n, n, 4] x", "y = MatMul(x, w)", w=WEIGHT), [
         feeds_of(x=(2, 3, 4)), feeds_of(x=(3, 3, 4)), feeds_of(x=(1, 6, 4)),
     ]),
     "an input that nothing reads": (
-        model_of([node("Relu", "x")], {"x": ("n", 4), "i": ("n",)}),
+        model_of("float[n, 4] x, int64[n] i", "y = Relu(x)"),
         [feeds_of(x=(3, 4), i=(1, 2, 3)), feeds_of(x=(3, 4), i=(1,))],
     ),
     "broadcast": (
-        model_of([node("Add", "a", "b")], {"a": ("n", "m"), "b": ("n", "m")}, ("n", "m")),
+        model_of("float[n, m] a, float[n, m] b", "y = Add(a, b)", "float[n, m] y"),
         [feeds_of(a=(3, 5), b=(3, 1)), feeds_of(a=(1, 5), b=(3, 5)), feeds_of(a=(3, 1), b=(1, 5))],
     ),
     "names that are no identifiers": (
-        model_of([node("MatMul", "a", "b")], {"a": ("a b", "c/ü"), "b": ("a b", "a_b")}, ("", "n")),
+        model_of('float["a b", "c/ü"] a, float["a b", a_b] b', "y = MatMul(a, b)",
+                 'float["", n] y'),
         [feeds_of(a=(2, 3), b=(3, 4)), feeds_of(a=(3, 3), b=(3, 3))],
     ),
     "a shape that is an input": (
-        model_of([node("Reshape", "x", "i", y="r"), node("Concat", "r", "a", axis=0)],
-                 {"x": ("n", 6), "i": ("n",), "a": ("k", 3)}),
+        model_of("float[n, 6] x, int64[n] i, float[k, 3] a",
+                 "r = Reshape(x, i) y = Concat<axis=0>(r, a)"),
         [feeds_of(x=(4, 6), i=(8, 3), a=(2, 3)), feeds_of(x=(2, 6), i=(4, 3), a=(5, 3))],
     ),
     "an extent that data decides": (
-        model_of([node("NonZero", "a", y="z"), node("Cast", "z", y="f", to=TensorProto.FLOAT),
-                  node("ReduceSum", "f", y="s", keepdims=0), node("Add", "b", "s")],
-                 {"a": ("n",), "b": ("n",)}),
+        model_of("float[n] a, float[n] b",
+                 "z = NonZero(a) f = Cast<to=1>(z) s = ReduceSum<keepdims=0>(f) y = Add(b, s)"),
         [feeds_of(a=(4,), b=(2,)), feeds_of(a=(3,), b=(3,))],
     ),
     "graphs within a node": (
-        model_of([node("ReduceMax", "a", y="m", keepdims=0),
-                  node("Cast", "m", y="c", to=TensorProto.BOOL),
-                  node("If", "c", then_branch=inner(y="t"), else_branch=inner(y="e"))],
-                 {"a": ("n", "n"), "b": ("n",)}, ("n", "n")),
+        model_of("float[n, n] a, float[n] b",
+                 f"""m = ReduceMax<keepdims=0>(a)
+                     c = Cast<to=9>(m)
+                     y = If(c) <then_branch = {inner("t")}, else_branch = {inner("e")}>""",
+                 "float[n, n] y"),
         [feeds_of(a=(2, 3), b=(5,)), {"a": np.zeros((4, 2), "f"), "b": np.ones(3, "f")}],
     ),
     "a difference of names": (  # Of extents that are equal, no element could be gathered.
-        model_of([node("Shape", "a", y="m"), node("Shape", "b", y="n"),
-                  node("Sub", "m", "n", y="d"),
-                  node("Slice", "a", "zero", "d", y="s"), node("Gather", "s", "zero")],
-                 {"a": ("n",), "b": ("n",)}, zero=np.array([0])),
+        model_of("float[n] a, float[n] b",
+                 """m = Shape(a)
+                    n = Shape(b)
+                    d = Sub(m, n)
+                    s = Slice(a, zero, d)
+                    y = Gather(s, zero)""",
+                 zero=[0]),
         [feeds_of(a=(6,), b=(4,)), feeds_of(a=(5,), b=(4,))],
     ),
     "no shape": (
-        model_of([node("MatMul", "x", "w", y="h"), node("Relu", "h")], {"x": None}, w=WEIGHT),
+        model_of("float[] x", "h = MatMul(x, w) y = Relu(h)", w=WEIGHT),
         [feeds_of(x=(3, 4)), feeds_of(x=(2, 3, 4)), feeds_of(x=(4,)), feeds_of(x=(0, 4))],
     ),
     "no shapes and names": (
-        model_of([node("Add", "a", "b", y="s"), node("Concat", "s", "x", axis=0)],
-                 {"a": None, "b": ("n", 4), "x": ("n", 4)}),
+        model_of("float[] a, float[n, 4] b, float[n, 4] x",
+                 "s = Add(a, b) y = Concat<axis=0>(s, x)"),
         [feeds_of(a=(3, 4), b=(3, 4), x=(3, 4)), feeds_of(a=(4,), b=(3, 4), x=(5, 4)),
          feeds_of(a=(), b=(2, 4), x=(2, 4))],
     ),
@@ -148,7 +131,7 @@ def test_the_same_as_onnxruntime(name: str) -> None:
 
 
 def test_a_variant_is_compiled_once_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    model = ftuner.load(appended("b", "s", 4), threads=1)
+    model = ftuner.load(appended("b, s, 4"), threads=1)
     caplog.set_level(logging.INFO, "ftuner")
     for count in (1, 3, 2, 5):
         model.run(feeds_of(past=(2, count, 4), x=(2, 3, 4)))
@@ -166,7 +149,7 @@ def test_a_variant_is_compiled_once_and_said_once(caplog: pytest.LogCaptureFixtu
 
 
 def test_the_bits_of_a_call_do_not_depend_on_earlier_ones() -> None:
-    data = model_of([node("MatMul", "a", "b")], {"a": ("n", "n"), "b": ("n", "k")})
+    data = model_of("float[n, n] a, float[n, k] b", "y = MatMul(a, b)")
     same, other = feeds_of(a=(33, 33), b=(33, 7)), feeds_of(a=(5, 33), b=(33, 7))
     first, second = ftuner.load(data, threads=1), ftuner.load(data, threads=1)
     (wanted,) = first.run(same)
@@ -176,12 +159,8 @@ def test_the_bits_of_a_call_do_not_depend_on_earlier_ones() -> None:
 
 def test_random_numbers_go_on() -> None:
     """The n-th run draws the same numbers, whichever variant it runs."""
-    nodes = [
-        node("RandomNormalLike", "a", y="r"),
-        node("ReduceSum", "b", y="s"),
-        node("Add", "r", "s"),
-    ]
-    data = model_of(nodes, {"a": ("n", 4), "b": ("n", 4)})
+    nodes = "r = RandomNormalLike(a) s = ReduceSum(b) y = Add(r, s)"
+    data = model_of("float[n, 4] a, float[n, 4] b", nodes)
     models = [ftuner.load(data, threads=1, random_seed=3) for _ in range(2)]
     same, other = ({"a": np.zeros((3, 4), "f"), "b": np.zeros((n, 4), "f")} for n in (3, 2))
     first = [models[0].run(feeds)[0].tobytes() for feeds in (same, other, same)]
@@ -197,7 +176,7 @@ def test_mistakes_are_refused_before_anything_is_compiled(caplog: pytest.LogCapt
         ):
             model.run(feeds_of(a=(3, 5), b=(2, 5)))
     assert not caplog.records
-    fixed = ftuner.load(model_of([node("Relu", "x")], {"x": (1, 3, "n", "n")}), threads=1)
+    fixed = ftuner.load(model_of("float[1, 3, n, n] x", "y = Relu(x)"), threads=1)
     with pytest.raises(ShapeError, match=r"given \(2, 3, 4, 5\)"):
         fixed.run(feeds_of(x=(2, 3, 4, 5)))
     for feeds, text in (
@@ -213,12 +192,12 @@ def test_mistakes_are_refused_before_anything_is_compiled(caplog: pytest.LogCapt
 def test_what_is_changed_after_it_was_loaded(tmp_path: Path) -> None:
     """A variant is of the model that was loaded, or there is none."""
     path, feeds = tmp_path / "model.onnx", feeds_of(past=(1, 2, 4), x=(1, 1, 4))
-    path.write_bytes(appended("b", "s", 4))
+    path.write_bytes(appended("b, s, 4"))
     proto = onnx.load(path)
     by_message, gone, changed = (ftuner.load(source, threads=1) for source in (proto, path, path))
     del proto.graph.node[:]
     assert by_message.run(feeds)[0].shape == (1, 3, 4)
-    path.write_bytes(appended("b", "s", "n"))
+    path.write_bytes(appended("b, s, n"))
     with pytest.raises(ShapeError, match="s is 2 elsewhere; the model's file has changed"):
         changed.run(feeds)
     path.unlink()
@@ -246,7 +225,7 @@ def test_several_threads_compile_a_variant_once(caplog: pytest.LogCaptureFixture
 
 
 def test_what_models_say_of_themselves() -> None:
-    named = ftuner.load(appended("b", "s", 4), threads=1)
+    named = ftuner.load(appended("b, s, 4"), threads=1)
     shapes = {"past": (1, 5, 4), "x": (1, 1, 4)}
     assert [str(spec) for spec in named.inputs] == ["past: float32[b, s, 4]", "x: float32[b, s, 4]"]
     assert "past=1x5x4, x=1x1x4" in named.explain(shapes).title
@@ -272,10 +251,9 @@ def test_what_models_say_of_themselves() -> None:
 
 def test_appending_in_place() -> None:
     """A past and new tokens whose axes have one name."""
-    dims = (1, 2, "s", 4)
-    nodes = [node("Concat", "past", "x", axis=2), node("ReduceSum", "y", y="z")]
-    model = onnx.load_from_string(model_of(nodes, {"past": dims, "x": dims}, dims))
-    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    nodes = "y = Concat<axis=2>(past, x) z = ReduceSum(y)"
+    dims = "float[1, 2, s, 4]"
+    model = model_of(f"{dims} past, {dims} x", nodes, f"{dims} y, float[] z")
     own = ftuner.load(model, threads=1, append_in_place=True)
     past, wanted = np.ones((1, 2, 3, 4), "f"), np.ones((1, 2, 3, 4), "f")
     places = set()
@@ -300,15 +278,17 @@ def declared(session: Any) -> Iterator[list[Any]]:
 @pytest.mark.parametrize(
     "dims", [("?", "?"), ("None", 3), ("-1", "-1"), ("", None), ("a b", "ü/c"), (), None], ids=str
 )
-def test_names_are_shown_as_the_file_has_them(dims: Dims) -> None:
-    nodes = [node("Relu", "x"), node("Relu", "w", y="unread")]
-    data = model_of(nodes, {"x": dims, "w": None}, dims, w=np.ones(3, "f"))
+def test_names_are_shown_as_the_file_has_them(dims: Any) -> None:
+    model = parsed("(float x, float[] w) => (float y) { y = Relu(x) unread = Relu(w) }", 17, w=ONES)
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, dims))
+    data = model.SerializeToString()
     own, other = InferenceSession(data), onnxruntime.InferenceSession(data)
     assert [*declared(own)] == [*declared(other)]
 
 
 def test_an_initialiser_without_a_shape_may_be_overridden_with_any() -> None:
-    data = model_of([node("Add", "x", "w")], {"x": ("n", 3), "w": None}, w=np.ones(3, "f"))
+    data = model_of("float[n, 3] x, float[] w", "y = Add(x, w)", w=ONES)
     own, other = InferenceSession(data), onnxruntime.InferenceSession(data)
     for shape in ((3,), (2, 1), (1, 2, 3), ()):
         feeds = feeds_of(x=(2, 3), w=shape)
@@ -317,8 +297,7 @@ def test_an_initialiser_without_a_shape_may_be_overridden_with_any() -> None:
 
 def test_scalars_are_arrays_of_one_element() -> None:
     """Such as the rate of silero's detector of voices, which programs give as an array."""
-    nodes = [node("Cast", "i", y="f", to=TensorProto.FLOAT), node("Div", "x", "f")]
-    data = model_of(nodes, {"x": ("n",), "i": ()})
+    data = model_of("float[n] x, int64 i", "f = Cast<to=1>(i) y = Div(x, f)")
     own, session, x = ftuner.load(data, threads=1), InferenceSession(data), np.ones(3, "f")
     for rate in (np.array(8), np.array([8]), np.array([[8]]), np.int64(8)):
         assert own.run({"x": x, "i": rate})[0].tolist() == [0.125] * 3

@@ -1,7 +1,5 @@
 """A batcher answers every request with the bits that it has alone, whatever the others do."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

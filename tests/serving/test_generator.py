@@ -1,7 +1,5 @@
 """Texts that are generated together are those that each has alone."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -24,7 +22,10 @@ from ftuner.runtime.cpu import shared_panels
 from ftuner.runtime.cpu.ragged import RaggedGraph
 from ftuner.runtime.model import Model
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
+
+from tests.frontends.onnx_models import parsed
+
 SECONDS = 30
 WORDS, WIDTH = 29, 32
 
@@ -32,54 +33,35 @@ WORDS, WIDTH = 29, 32
 def decoder_bytes(positions: bool, last: bool = False) -> bytes:
     """A layer of attention with a past. `positions`: whether they and a mask are inputs. `last`:
     whether there are logits of the last token alone."""
-    helper, rng = onnx.helper, np.random.default_rng(3)
+    rng = np.random.default_rng(3)
     weights = {
-        "words": rng.normal(size=(WORDS, WIDTH)).astype(np.float32),
-        "places": rng.normal(size=(64, WIDTH)).astype(np.float32),
-        "last": rng.normal(size=(WIDTH, WORDS)).astype(np.float32),
-        **{n: rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 6 for n in ("q", "k", "v")},
-        **{n: np.array([x]) for n, x in (("end", -1), ("far", 1 << 40), ("axis", 1))},
-    }
-    node = helper.make_node
-    nodes = [
-        node("Gather", ["words", "input_ids"], ["embedded"]),
-        *(
-            [
-                node("Gather", ["places", "position_ids"], ["placed"]),
-                node("Add", ["embedded", "placed"], ["given"]),
-                node("Cast", ["attention_mask"], ["seen"], to=onnx.TensorProto.BOOL),
-            ]
-            if positions
-            else [node("Identity", ["embedded"], ["given"])]
-        ),
-        *(node("MatMul", ["given", name], [name.upper()]) for name in ("q", "k", "v")),
-        node(
-            "Attention", ["Q", "K", "V", "seen" if positions else "", "past.k", "past.v"],
-            ["mixed", "present.k", "present.v"], is_causal=1, q_num_heads=2, kv_num_heads=2,
-        ),
-        node("Add", ["mixed", "given"], ["hidden"]),
-        *(
-            [node("Slice", ["hidden", "end", "far", "axis"], ["kept"])]
-            if last
-            else [node("Identity", ["hidden"], ["kept"])]
-        ),
-        node("MatMul", ["kept", "last"], ["logits"]),
-    ]  # fmt: skip
-    value = helper.make_tensor_value_info
-    long, real = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
-    inputs = [value("input_ids", long, ["batch", "new"])]
-    if positions:
-        inputs.append(value("attention_mask", long, ["new", "all"]))
-        inputs.append(value("position_ids", long, ["batch", "new"]))
-    outputs = [value("logits", real, ["batch", 1 if last else "new", WORDS])]
-    for name in ("k", "v"):
-        inputs.append(value(f"past.{name}", real, ["batch", 2, "past", WIDTH // 2]))
-        outputs.append(value(f"present.{name}", real, ["batch", 2, "all", WIDTH // 2]))
-    stored = [onnx.numpy_helper.from_array(x, name) for name, x in weights.items()]
-    graph = helper.make_graph(nodes, "decoder", inputs, outputs, stored)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
-    data: bytes = made.SerializeToString()
-    return data
+        "words": rng.normal(size=(WORDS, WIDTH)), "places": rng.normal(size=(64, WIDTH)),
+        "last": rng.normal(size=(WIDTH, WORDS)),
+        **{name: rng.normal(size=(WIDTH, WIDTH)) / 6 for name in ("q", "k", "v")},
+    }  # fmt: skip
+    given = ", int64[new, all] attention_mask, int64[batch, new] position_ids" * positions
+    placed = """placed = Gather(places, position_ids)
+        given = Add(embedded, placed)
+        seen = Cast<to=9>(attention_mask)"""
+    rows = f"batch, 2, {{}}, {WIDTH // 2}"
+    past, every = rows.format("past"), rows.format("all")
+    text = f"""(int64[batch, new] input_ids{given}, float[{past}] "past.k", float[{past}] "past.v")
+            => (float[batch, {1 if last else "new"}, {WORDS}] logits, float[{every}] "present.k",
+                float[{every}] "present.v")
+            <int64[1] end = {{-1}}, int64[1] far = {{{1 << 40}}}, int64[1] axis = {{1}}> {{
+        embedded = Gather(words, input_ids)
+        {placed if positions else "given = Identity(embedded)"}
+        Q = MatMul(given, q)
+        K = MatMul(given, k)
+        V = MatMul(given, v)
+        mixed, "present.k", "present.v" = Attention<is_causal=1, q_num_heads=2, kv_num_heads=2>
+            (Q, K, V, {"seen" if positions else '""'}, "past.k", "past.v")
+        hidden = Add(mixed, given)
+        kept = {"Slice(hidden, end, far, axis)" if last else "Identity(hidden)"}
+        logits = MatMul(kept, last)
+    }}"""
+    constants = {name: x.astype(np.float32) for name, x in weights.items()}
+    return parsed(text, 23, **constants).SerializeToString()
 
 
 @pytest.fixture(

@@ -1,7 +1,5 @@
 """Embedders of other packages have the results that they had, without computing padding."""
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +13,10 @@ from ftuner.errors import ConfigurationError, InputError
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
+
+from tests.frontends.onnx_models import parsed
+
 WORDS, WIDTH, HEADS = 11, 16, 3
 TEXTS = ["a cat sat", "the dog ran fast in the rain", "sun", "a dog", "", "the cat ran slow"]
 VOCABULARY = (
@@ -27,40 +28,22 @@ VOCABULARY = (
 def encoder_bytes(words: int = WORDS) -> bytes:
     """A vector of each token, which the position and the tokens before it change; their masked sum;
     and three numbers of each text."""
-    helper, rng = onnx.helper, np.random.default_rng(0)
-    weights = {
-        "table": rng.random((words, WIDTH), np.float32),
-        "square": rng.random((WIDTH, WIDTH), np.float32) - 0.5,
-        "few": rng.random((WIDTH, HEADS), np.float32),
-        "one": np.array(1),
-        "two": np.array([2]),
-    }
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["words"]),
-        helper.make_node("MatMul", ["words", "square"], ["mixed"]),
-        helper.make_node("Cast", ["attention_mask"], ["kept"], to=onnx.TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["kept", "two"], ["column"]),
-        helper.make_node("Mul", ["mixed", "column"], ["masked"]),
-        helper.make_node("CumSum", ["masked", "one"], ["tokens"]),
-        helper.make_node("ReduceSum", ["masked", "axis"], ["sum"], keepdims=0),
-        helper.make_node("MatMul", ["sum", "few"], ["classes"]),
-    ]
-    weights["axis"] = np.array([1])
-    value, long, real = (
-        helper.make_tensor_value_info,
-        onnx.TensorProto.INT64,
-        onnx.TensorProto.FLOAT,
-    )
-    inputs = [value(name, long, ["batch", "length"]) for name in ("input_ids", "attention_mask")]
-    outputs = [
-        value("tokens", real, ["batch", "length", WIDTH]),
-        value("classes", real, ["batch", HEADS]),
-    ]
-    stored = [onnx.numpy_helper.from_array(x, name) for name, x in weights.items()]
-    graph = helper.make_graph(nodes, "encoder", inputs, outputs, stored)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    data: bytes = made.SerializeToString()
-    return data
+    rng = np.random.default_rng(0)
+    text = f"""(int64[batch, length] input_ids, int64[batch, length] attention_mask)
+            => (float[batch, length, {WIDTH}] tokens, float[batch, {HEADS}] classes)
+            <int64 one = {{1}}, int64[1] two = {{2}}, int64[1] axis = {{1}}> {{
+        words = Gather(table, input_ids)
+        mixed = MatMul(words, square)
+        kept = Cast<to=1>(attention_mask)
+        column = Unsqueeze(kept, two)
+        masked = Mul(mixed, column)
+        tokens = CumSum(masked, one)
+        sum = ReduceSum<keepdims=0>(masked, axis)
+        classes = MatMul(sum, few)
+    }}"""
+    table, square = rng.random((words, WIDTH), np.float32), rng.random((WIDTH, WIDTH), np.float32)
+    few = rng.random((WIDTH, HEADS), np.float32)
+    return parsed(text, table=table, square=square - 0.5, few=few).SerializeToString()
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The small form keeps results, up to the digits of numbers; what is malformed is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

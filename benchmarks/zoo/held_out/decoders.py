@@ -1,7 +1,5 @@
 """Held-out decoders of text."""
 
-from __future__ import annotations
-
 from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.decoders import EXPERTS, OF_ONE_LENGTH, decoder
 from benchmarks.zoo.text import TOKENS, usual

@@ -1,7 +1,5 @@
 """Held-out networks that see, hear, read beside these, or forecast series."""
 
-from __future__ import annotations
-
 from benchmarks.zoo.architecture import Architecture, Fields, Input, Size
 from benchmarks.zoo.senses import (
     CLIPPED,

@@ -1,7 +1,5 @@
 """Held-out encoders of text, and networks from one text to another."""
 
-from __future__ import annotations
-
 from benchmarks.zoo.architecture import Architecture, Fields, Input, Size
 from benchmarks.zoo.text import IDS, TARGETS, TOKENS, encoder, translator, usual
 

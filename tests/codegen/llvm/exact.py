@@ -1,8 +1,6 @@
 """Elementary functions in mpmath, at whatever precision it is set to, of every finite argument of a
 floating format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import mpmath

@@ -1,7 +1,5 @@
 """Every operator that has a definition, as cases for the general schedule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """An operator on operands with symbols in their shapes: its arrays, its kernel in this process, and
 what it must give."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

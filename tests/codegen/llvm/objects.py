@@ -1,7 +1,5 @@
 """Objects for tests of loading: small functions with what generated code has, and more."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from ftuner.codegen.llvm.objects.jit import Target, compile_object

@@ -1,7 +1,5 @@
 """The code of uKernels by blocks of few bits, on instruction sets that this machine may lack."""
 
-from __future__ import annotations
-
 import re
 
 import llvmlite.ir as ir

@@ -1,7 +1,5 @@
 """Objects as read: what is in them, and that damage has a name."""
 
-from __future__ import annotations
-
 import platform
 import struct
 import sys

@@ -1,7 +1,5 @@
 """Epilogues of stored tiles: what they compute on each ISA, and that they touch nothing else."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Machines that hide features of their CPU: the CPU's name brings none of them back."""
 
-from __future__ import annotations
-
 import platform
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Keys of objects: whatever decides machine code changes them, and LLVM is not loaded for them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Vectors of fewer elements than lanes: what lies behind the last element is not touched."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 

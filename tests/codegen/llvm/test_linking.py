@@ -1,7 +1,5 @@
 """Blocks of memory made of objects: places, stubs, and relocations bit by bit."""
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Machine code in this process: what it computes, how its memory is protected, when it goes."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,7 +1,5 @@
 """Emitted loops run the rounds that they should, in order."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections.abc import Callable

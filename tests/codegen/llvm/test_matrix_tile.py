@@ -1,7 +1,5 @@
 """uKernels of a matrix unit: their code anywhere, and what they compute where there is one."""
 
-from __future__ import annotations
-
 import re
 
 import llvmlite.ir as ir

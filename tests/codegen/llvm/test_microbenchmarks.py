@@ -1,7 +1,5 @@
 """The micro-benchmarks contain what they claim to measure, on every ISA, without its hardware."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Packing: any strides, any width, and not an element more than what was asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

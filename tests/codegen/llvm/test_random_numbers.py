@@ -1,7 +1,5 @@
 """Random numbers in native code: the same bits on each instruction set, and near the exact ones."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import llvmlite.ir as ir

@@ -1,7 +1,5 @@
 """The text of modules is what llvmlite would write, as LLVM understands it."""
 
-from __future__ import annotations
-
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import pytest

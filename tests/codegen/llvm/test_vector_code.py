@@ -1,7 +1,5 @@
 """The code of elementary functions and expressions: what it calls, and what is emitted once."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,8 +1,6 @@
 """Emitted elementary functions and expressions, run on this machine's ISAs: every function within
 4 ulp of the exact value, special values as in C's Annex F."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import platform

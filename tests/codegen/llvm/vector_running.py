@@ -1,7 +1,5 @@
 """Functions and expressions on vectors, compiled for an ISA and run where the machine has it."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 

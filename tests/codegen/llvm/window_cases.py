@@ -1,7 +1,5 @@
 """Operators with windows and resampling, as cases for the general schedule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

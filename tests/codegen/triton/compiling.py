@@ -1,7 +1,5 @@
 """Compiles sources ahead of time, in processes of their own: here kernels are interpreted."""
 
-from __future__ import annotations
-
 import atexit
 import pickle
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Kernels run in Triton's interpreter, which must be chosen before triton is imported."""
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from importlib.util import find_spec

@@ -5,8 +5,6 @@ integers in `tl.dot`, and cuts float32 to bfloat16 where a GPU rounds. A BLAS ma
 place in a tile. `complete` mends the products; tests allow for the cut.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ timing (Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbench
 sets when its operands are read and its result is written, and those that it waits for.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels of the general schedule in Triton's interpreter, launched as a GPU would be told to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs the product kernels of a plan, as a launcher would, on CPU tensors."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Mapping
 from typing import Any

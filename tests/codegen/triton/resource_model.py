@@ -1,7 +1,5 @@
 """The resources of compiled product kernels beside those that the model of tiles has."""
 
-from __future__ import annotations
-
 from ftuner.codegen.triton.targets import Resources
 from ftuner.core.gpu.tile import ProductKernel
 

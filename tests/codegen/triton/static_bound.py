@@ -11,8 +11,6 @@ Rates: CUDA C++ Programming Guide, "Arithmetic Instructions" (results for each c
 multiprocessor). Latencies: Luo et al., arXiv 2402.13499 and 2501.12084, rounded down.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple

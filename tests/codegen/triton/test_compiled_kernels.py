@@ -1,7 +1,5 @@
 """Product kernels compiled ahead of time, without a GPU: what they take, what they are made of."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

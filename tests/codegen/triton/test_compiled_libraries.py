@@ -1,7 +1,5 @@
 """Whole libraries compiled ahead of time, without a GPU: every uKernel is what its model says."""
 
-from __future__ import annotations
-
 import pytest
 from tests.codegen.triton.resource_model import disagreements
 from tests.conftest import share

@@ -1,8 +1,6 @@
 """Kernels of single channels compiled ahead of time; `tests.runtime.gpu.test_convolution` runs
 them."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

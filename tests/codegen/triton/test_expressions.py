@@ -1,7 +1,5 @@
 """Epilogues as Triton text, against their NumPy reference."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Kernels of grouped products in Triton's interpreter, against float64."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

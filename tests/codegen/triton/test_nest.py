@@ -6,8 +6,6 @@ choose, and by blocks so small that there are several along every axis. Outputs 
 and there are fewer programs than tiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """Kernels of the general schedule, compiled ahead of time for chips that are not here: all of them
 compile, registers hold what they compute, and what is contiguous is loaded in vectors."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Kernels of nests that write or read where data tells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.codegen.llvm.nest_running import A, B, C, Case, below, values_of

@@ -1,7 +1,5 @@
 """Corners of single functions, in kernels of nests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

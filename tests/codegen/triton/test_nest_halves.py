@@ -1,7 +1,5 @@
 """Kernels of nests on floats of two bytes, which are computed in float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Kernels compute what their definitions say wherever operands and results lie: strides in any
 order, backwards, with gaps, and beyond 2**31 elements."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

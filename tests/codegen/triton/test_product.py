@@ -1,7 +1,5 @@
 """Product kernels in Triton's interpreter, against float64."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

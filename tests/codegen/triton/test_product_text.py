@@ -1,12 +1,9 @@
 """The text of product kernels and the order of their arguments; nothing is run."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
+from tests.child import printed
 from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.product import gemm_source
@@ -88,7 +85,5 @@ def test_no_text_needs_triton() -> None:
         "import sys\nfrom ftuner.codegen.triton import product, targets, vector_math\n"
         "print({'torch', 'triton', 'llvmlite'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "set()\n"
+    done = printed("-c", script)
+    assert done == "set()\n"

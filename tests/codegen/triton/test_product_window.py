@@ -1,7 +1,5 @@
 """Kernels that read A through a window, in Triton's interpreter, against float64."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

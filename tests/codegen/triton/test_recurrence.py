@@ -1,8 +1,6 @@
 """Kernels of recurrent layers compiled ahead of time; `tests.runtime.gpu.test_recurrent` runs
 them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.conftest import covering
 

@@ -1,7 +1,5 @@
 """Parts that several programs leave and the last one adds up: what orders stores before loads."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

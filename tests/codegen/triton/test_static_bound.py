@@ -1,7 +1,5 @@
 """Estimates beside the machine code: no estimate is better than what the code allows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

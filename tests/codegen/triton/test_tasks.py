@@ -1,7 +1,5 @@
 """Schedules as Triton text, in Triton's interpreter."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Elementary functions against NumPy's float64 and mpmath, in ulp."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

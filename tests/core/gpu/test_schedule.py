@@ -1,7 +1,5 @@
 """How a GPU walks kernels: every element in exactly one lane, and blocks as literal tables."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Block tiles: their slices, and what they take of shared memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

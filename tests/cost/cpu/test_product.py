@@ -1,7 +1,5 @@
 """Estimates are made of non-negative terms, grow with the work, and never beat the machine."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The largest elements of rows: most elements cost a comparison, the best ones a place."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Cycles of register tiles: never beyond the peak, and fewer where more hides latency."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

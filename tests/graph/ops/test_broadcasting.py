@@ -1,8 +1,6 @@
 """Extents of one symbol that are broadcast with each other, and with others: slices of one element
 are repeated, other extents of one symbol must agree."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

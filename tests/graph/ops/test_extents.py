@@ -1,8 +1,6 @@
 """Operators whose indices are data read and write within their operands, whatever the extents are:
 shape rules demand it, of numbers at once and of symbols when they are bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Pairwise coupling against libsvm's iteration, row by row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import Maker, S

@@ -1,7 +1,5 @@
 """Padding: what is repeated comes from what negative widths leave, and has to be there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random numbers in a graph: what makes two nodes alike, and what never does."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, S

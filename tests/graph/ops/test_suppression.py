@@ -1,7 +1,5 @@
 """Non-maximum suppression against its definition, box by box."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S

@@ -1,7 +1,5 @@
 """Walks down trees against their definition, row by row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import Maker, S, assert_runs

@@ -1,8 +1,6 @@
 """Windows and resampling by their definition, element by element, and what their shape rules
 refuse."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

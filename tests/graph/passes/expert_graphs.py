@@ -1,7 +1,5 @@
 """Mixtures of experts as exporters and people write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

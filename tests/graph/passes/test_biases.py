@@ -1,8 +1,6 @@
 """Attention whose masks are finite numbers beside other addends, where these are known to be
 scores, or to leave or replace them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Transpositions around convolutions cancel, and what first layers read is padded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 from tests.graph.graphs import B, Maker, S, T, applied, assert_left_alone, graph_of, ops
 
 from ftuner.core.dtype import INT64
+from ftuner.graph.algebra import apply, concat, exp, gather, iota, tanh
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
 
@@ -19,12 +18,10 @@ def convolution(g: Maker, x: Value, columns: int, kernel: int = 3) -> Value:
     """As the importer writes it: channels last between two transpositions. Extents are kept."""
     channels = x.shape[1]
     assert isinstance(channels, int)
-    y = g.add(
-        "convolution", g.add("transpose", x, perm=LAST),
-        g.weight(kernel, kernel, channels, columns),
-        groups=1, strides=(1, 1), dilations=(1, 1), begin=(kernel // 2,) * 2, extents=x.shape[2:],
-    )  # fmt: skip
-    return g.add("transpose", y, perm=FIRST)
+    return apply(
+        "convolution", x.transpose(LAST), g.weight(kernel, kernel, channels, columns), groups=1,
+        strides=(1, 1), dilations=(1, 1), begin=(kernel // 2,) * 2, extents=x.shape[2:],
+    ).transpose(FIRST)  # fmt: skip
 
 
 def picture(g: Maker, channels: int = 6) -> Value:
@@ -34,95 +31,70 @@ def picture(g: Maker, channels: int = 6) -> Value:
 def norm(g: Maker, x: Value) -> Value:
     channels = x.shape[1]
     assert isinstance(channels, int)
-    scaled = g.add("multiply", x, g.weight(channels, 1, 1))
-    return g.add("maximum", g.add("add", scaled, g.weight(1, channels, 1, 1)), g.number(0))
+    scaled = x * g.weight(channels, 1, 1)
+    return (scaled + g.weight(1, channels, 1, 1)).at_least(0)
 
 
 def squeezed(g: Maker, x: Value) -> Value:
     """Squeeze and excitation: each channel is scaled by a function of all means."""
     channels = x.shape[1]
     assert isinstance(channels, int)
-    mean = g.add("reduce", x, kind="sum", axes=(2, 3))
-    mean = g.add("reshape", mean, shape=(B, channels, 1, 1))
-    small = convolution(g, mean, channels, 1)
-    return g.add("multiply", x, g.add("tanh", small))
+    return x * tanh(convolution(g, x.reduce("sum", (2, 3)), channels, 1))
 
 
-def pooled(g: Maker, x: Value) -> Value:
-    y = g.add(
-        "window_reduce", g.add("transpose", x, perm=LAST), kind="maximum", kernel=(3, 3),
-        strides=(1, 1), dilations=(1, 1), begin=(1, 1), extents=x.shape[2:],
-    )  # fmt: skip
-    return g.add("transpose", y, perm=FIRST)
-
-
-def chain(g: Maker) -> Value:
-    return convolution(g, norm(g, convolution(g, picture(g), 5)), 4)
+def pooled(x: Value) -> Value:
+    return apply(
+        "window_reduce", x.transpose(LAST), kind="maximum", kernel=(3, 3), strides=(1, 1),
+        dilations=(1, 1), begin=(1, 1), extents=x.shape[2:],
+    ).transpose(FIRST)  # fmt: skip
 
 
 def residual(g: Maker) -> Value:
     x = convolution(g, picture(g), 5)
-    y = convolution(g, norm(g, x), 5)
-    return convolution(g, norm(g, g.add("add", x, y)), 3)
+    return convolution(g, norm(g, x + convolution(g, norm(g, x), 5)), 3)
 
 
 def side_by_side(g: Maker) -> Value:
     x = convolution(g, picture(g), 4)
-    both = g.add("concat", norm(g, x), pooled(g, x), axis=1)
-    return convolution(g, both, 3)
-
-
-def excited(g: Maker) -> Value:
-    return convolution(g, squeezed(g, convolution(g, picture(g), 4)), 3)
+    return convolution(g, concat([norm(g, x), pooled(x)], 1), 3)
 
 
 def halves(g: Maker) -> Value:
-    x = convolution(g, picture(g), 6)
-    left, right = (
-        g.add("slice", x, starts=(0, start, 0, 0), steps=(1,) * 4, shape=(B, 3, S, T))
-        for start in (0, 3)
-    )
-    return convolution(g, g.add("multiply", left, right), 2)
+    left, right = convolution(g, picture(g), 6).pieces(1, (3, 3))
+    return convolution(g, left * right, 2)
 
 
 def shuffled(g: Maker) -> Value:
     """Channels in another order, as two axes exchanged."""
-    x = convolution(g, picture(g), 6)
-    split = g.add("reshape", x, shape=(B, 2, 3, S, T))
-    turned = g.add("transpose", split, perm=(0, 2, 1, 3, 4))
-    return convolution(g, g.add("reshape", turned, shape=(B, 6, S, T)), 2)
+    split = convolution(g, picture(g), 6).reshape((B, 2, 3, S, T))
+    return convolution(g, split.transpose((0, 2, 1, 3, 4)).reshape((B, 6, S, T)), 2)
 
 
 def enlarged(g: Maker) -> Value:
-    x = convolution(g, picture(g), 6)
     rows = g.constant(np.array([0, 0, 0]), INT64)
-    return convolution(g, g.add("gather", x, rows, axis=2), 2)
+    return convolution(g, gather(convolution(g, picture(g), 6), rows, axis=2), 2)
 
 
 def classified(g: Maker) -> Value:
     x = norm(g, convolution(g, picture(g), 4))
-    mean = g.add("reduce", x, kind="sum", axes=(2, 3))
-    return g.linear(mean, 3)
+    return g.linear(x.reduce("sum", (2, 3), keep=False), 3)
 
 
-def of_patches(g: Maker) -> Value:
+def rows_of(x: Value) -> Value:
     """Positions of a map as rows, as vision transformers read them."""
-    x = convolution(g, picture(g), 4)
-    rows = g.add("reshape", x, shape=(B, 4, S * T))
-    return g.linear(g.add("transpose", rows, perm=(0, 2, 1)), 3)
-
-
-def flattened(g: Maker) -> Value:
-    """All elements of a map in the order of the file."""
-    x = convolution(g, picture(g), 4)
-    return g.add("reshape", x, shape=(B, 4 * S * T))
+    return x.reshape((x.shape[0], 4, S * T)).transpose((0, 2, 1))
 
 
 @pytest.mark.parametrize(
     ("body", "left"),
     [
-        (chain, 2), (residual, 2), (side_by_side, 2), (excited, 2), (halves, 2), (shuffled, 3),
-        (enlarged, 2), (classified, 1), (of_patches, 1), (flattened, 2),
+        (lambda g: convolution(g, norm(g, convolution(g, picture(g), 5)), 4), 2),
+        (residual, 2), (side_by_side, 2),
+        (lambda g: convolution(g, squeezed(g, convolution(g, picture(g), 4)), 3), 2),
+        (halves, 2), (shuffled, 3), (enlarged, 2), (classified, 1),
+        (lambda g: g.linear(rows_of(convolution(g, picture(g), 4)), 3), 1),
+        # All elements of a map in the order of the file.
+        (lambda g: convolution(g, picture(g), 4).reshape((B, 4 * S * T)), 2),
     ],
 )  # fmt: skip
 def test_transpositions_that_are_left(body: Callable[[Maker], Value], left: int) -> None:
@@ -134,7 +106,7 @@ def test_transpositions_that_are_left(body: Callable[[Maker], Value], left: int)
 def test_an_operand_that_is_channels_first_is_transposed() -> None:
     def body(g: Maker) -> Value:
         x = convolution(g, picture(g), 4)
-        return convolution(g, g.add("add", x, g.given("y", B, 4, S, T)), 3)
+        return convolution(g, x + g.given("y", B, 4, S, T), 3)
 
     graph = applied(move_transpositions, graph_of(body))
     assert ops(graph).count("transpose") == 3
@@ -144,11 +116,8 @@ def test_a_table_that_is_broadcast_does_not_turn_what_it_is_added_to() -> None:
     """Positions of (1, S * T, 4), which were channels first, and rows of a map."""
 
     def body(g: Maker) -> Value:
-        table = g.add("reshape", g.given("table", 1, 4, S, T), shape=(1, 4, S * T))
-        positions = g.add("transpose", table, perm=(0, 2, 1))
-        x = g.add("reshape", convolution(g, picture(g), 4), shape=(B, 4, S * T))
-        rows = g.add("add", g.add("transpose", x, perm=(0, 2, 1)), positions)
-        return g.linear(rows, 3)
+        positions = rows_of(g.given("table", 1, 4, S, T))
+        return g.linear(rows_of(convolution(g, picture(g), 4)) + positions, 3)
 
     graph = applied(move_transpositions, graph_of(body))
     assert {n.output.shape[0] for n in graph.nodes if n.op == "transpose"} == {B, 1}
@@ -161,14 +130,8 @@ def test_a_table_is_resized_with_channels_last() -> None:
         x = convolution(g, picture(g), 4)
         table = g.weight(1, 4, 3, 3)
         # Positions beyond the table are those of its last row and column.
-        places = (g.add("reshape", g.add("iota", shape=(n,), axis=0), shape=(1, n))
-                  for n in (S, T))  # fmt: skip
-        resized = g.add("resample", table, *places, axes=(2, 3))
-        rows = [
-            g.add("transpose", g.add("reshape", y, shape=(n, 4, S * T)), perm=(0, 2, 1))
-            for y, n in ((x, B), (resized, 1))
-        ]
-        return [g.linear(g.add("add", *rows), 3), g.add("exp", table)]
+        resized = apply("resample", table, *(iota(n, 1, 2) for n in (S, T)), axes=(2, 3))
+        return [g.linear(rows_of(x) + rows_of(resized), 3), exp(table)]
 
     graph = applied(move_transpositions, graph_of(body))
     assert ops(graph).count("transpose") == 1
@@ -182,12 +145,10 @@ def test_biases_of_scores_do_not_turn_the_scores(scale: float) -> None:
 
     def body(g: Maker) -> list[Value]:
         q, k, v = (g.given(name, B, 4, S, 8) for name in "qkv")
-        scores = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
-        scores = g.add("multiply", scores, g.number(scale)) if scale != 1 else scores
-        table = g.given("table", B, S, S, 4)
-        biased = g.add("add", scores, g.add("transpose", table, perm=FIRST))
-        weights = g.add("softmax", biased, axis=3, log=False)
-        return [g.add("matmul", weights, v), convolution(g, picture(g), 4)]
+        scores = q @ k.swapped() * scale
+        biased = scores + g.given("table", B, S, S, 4).transpose(FIRST)
+        weights = apply("softmax", biased, axis=3, log=False)
+        return [weights @ v, convolution(g, picture(g), 4)]
 
     graph = applied(move_transpositions, graph_of(body))
     (softmax,) = (n for n in graph.nodes if n.op == "softmax")
@@ -195,11 +156,9 @@ def test_biases_of_scores_do_not_turn_the_scores(scale: float) -> None:
 
 
 def test_graphs_without_windows_stay() -> None:
-    def body(g: Maker) -> Value:
-        x = g.add("transpose", g.given("x", B, S, T, 4), perm=FIRST)
-        return g.add("add", x, g.weight(4, 1, 1))
-
-    assert_left_alone(move_transpositions, body)
+    assert_left_alone(
+        move_transpositions, lambda g: g.given("x", B, S, T, 4).transpose(FIRST) + g.weight(4, 1, 1)
+    )
 
 
 def both(graph: Graph) -> Graph:
@@ -219,8 +178,7 @@ def test_other_layers_are_not_padded() -> None:
 
 def test_pictures_with_channels_last_are_padded_line_by_line() -> None:
     def body(g: Maker) -> Value:
-        x = g.add("transpose", g.given("x", B, S, T, 3), perm=FIRST)
-        return g.add("transpose", convolution(g, x, 5), perm=LAST)
+        return convolution(g, g.given("x", B, S, T, 3).transpose(FIRST), 5).transpose(LAST)
 
     graph = applied(both, graph_of(body))
     assert ops(graph) == ["reshape", "pad", "reshape", "convolution"]
@@ -230,10 +188,8 @@ def test_products_between_pictures_are_channels_last() -> None:
     """A convolution by windows of one element is a product, and may be the only one of a graph."""
 
     def body(g: Maker) -> Value:
-        x = g.add("transpose", g.given("x", B, S, T, 6), perm=FIRST)
-        y = g.add("matmul", g.add("transpose", x, perm=LAST), g.weight(6, 5))
-        y = g.add("transpose", g.add("add", y, g.weight(5)), perm=FIRST)
-        return g.add("transpose", g.add("maximum", y, g.number(0)), perm=LAST)
+        y = g.given("x", B, S, T, 6).transpose(FIRST).transpose(LAST) @ g.weight(6, 5)
+        return (y + g.weight(5)).transpose(FIRST).at_least(0).transpose(LAST)
 
     assert ops(applied(both, graph_of(body))) == ["matmul", "add", "maximum"]
 
@@ -242,7 +198,7 @@ def test_symbols_that_data_bind_stay_bound() -> None:
     """Of a node whose results are read for their extents alone, and whose operand has moved."""
 
     def counted(g: Maker) -> Value:
-        plain = g.add("transpose", convolution(g, picture(g), 4), perm=LAST)
+        plain = convolution(g, picture(g), 4).transpose(LAST)
         found = g.add("non_zero", plain, count="K")
         return g.dims(found.shape)
 

@@ -1,7 +1,5 @@
 """Channels that a GPU pads to whole vectors."""
 
-from __future__ import annotations
-
 import pytest
 from tests.graph.graphs import B, Maker, S, T, assert_close, inputs_of, reference
 

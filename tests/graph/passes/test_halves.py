@@ -1,7 +1,5 @@
 """Weights of half precision stay narrow, and products of them are those of float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What was half precision before a concatenation is copied as it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Maker, S, T, graph_of

@@ -1,7 +1,5 @@
 """Weights of 8-bit integers stay what they are, where products can read them so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

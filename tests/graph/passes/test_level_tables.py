@@ -1,7 +1,5 @@
 """Chains of pointwise functions between levels of 8 bits become tables, with the same results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Spellings that are rewritten before patterns are recognised."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products over one element: what becomes of them, and that they end in what reads them."""
 
-from __future__ import annotations
-
 import pytest
 from tests.graph.graphs import (
     B,

@@ -1,7 +1,5 @@
 """Attention whose scores have biases of positions, and sinks, becomes one node."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

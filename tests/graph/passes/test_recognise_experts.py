@@ -1,7 +1,5 @@
 """Products by weights that an index chooses become products by experts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

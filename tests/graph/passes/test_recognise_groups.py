@@ -1,7 +1,5 @@
 """Heads that share keys and values, and windows that share masks, are axes of one attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rotary positions: the operator, and its spellings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +21,7 @@ from tests.graph.graphs import (
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, ShapeError
+from ftuner.graph.algebra import concat, gather
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.passes.rotary import rotary
@@ -32,62 +31,49 @@ D, H = 8, 3
 HALVES, NEIGHBOURS = False, True
 
 
-def part(g: Maker, x: Value, start: int, extent: int, step: int = 1) -> Value:
-    rest = x.rank - 1
-    return g.add("slice", x, starts=(0,) * rest + (start,), steps=(1,) * rest + (step,),
-                 shape=(*x.shape[:-1], extent))  # fmt: skip
+def part(x: Value, start: int, extent: int, step: int = 1) -> Value:
+    return x.slice(x.rank - 1, start, extent, step)
 
 
-def halves(g: Maker, x: Value) -> tuple[Value, Value]:
-    return part(g, x, 0, D // 2), part(g, x, D // 2, D // 2)
+def halves(x: Value) -> tuple[Value, Value]:
+    return part(x, 0, D // 2), part(x, D // 2, D // 2)
 
 
-def neighbours(g: Maker, x: Value) -> tuple[Value, Value]:
-    return part(g, x, 0, D // 2, 2), part(g, x, 1, D // 2, 2)
+def pair_of(x: Value, interleaved: bool) -> tuple[Value, Value]:
+    return (part(x, 0, D // 2, 2), part(x, 1, D // 2, 2)) if interleaved else halves(x)
 
 
-def taken(g: Maker, x: Value, axis: int, pairs: Shape) -> tuple[Value, Value]:
+def taken(x: Value, axis: int, pairs: Shape) -> list[Value]:
     """By an index along one of two axes that the last one was split in."""
-    split = g.add("reshape", x, shape=(*x.shape[:-1], *pairs))
-    found = []
-    for which in range(2):
-        starts = [0] * split.rank
-        starts[axis] = which
-        shape = tuple(1 if i == axis % split.rank else n for i, n in enumerate(split.shape))
-        one = g.add("slice", split, starts=tuple(starts), steps=(1,) * split.rank, shape=shape)
-        found.append(g.add("reshape", one, shape=(*x.shape[:-1], D // 2)))
-    return found[0], found[1]
+    split = x.reshape((*x.shape[:-1], *pairs))
+    shape = (*x.shape[:-1], D // 2)
+    return [split.slice(split.rank + axis, which, 1).reshape(shape) for which in range(2)]
 
 
-def joined(g: Maker, first: Value, second: Value, interleaved: bool) -> Value:
+def joined(first: Value, second: Value, interleaved: bool) -> Value:
     rank = first.rank
     if not interleaved:
-        return g.add("concat", first, second, axis=rank - 1)
-    columns = [g.add("reshape", v, shape=(*first.shape, 1)) for v in (first, second)]
-    return g.add("reshape", g.add("concat", *columns, axis=rank), shape=(*first.shape[:-1], D))
+        return concat([first, second], rank - 1)
+    columns = [v.unsqueeze([rank]) for v in (first, second)]
+    return concat(columns, rank).reshape((*first.shape[:-1], D))
 
 
-def turned(g: Maker, x: Value, interleaved: bool) -> Value:
-    first, second = (neighbours if interleaved else halves)(g, x)
-    return joined(g, g.add("negative", second), first, interleaved)
+def turned(x: Value, interleaved: bool) -> Value:
+    first, second = pair_of(x, interleaved)
+    return joined(-second, first, interleaved)
 
 
-def by_elements(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    straight = g.add("multiply", x, cosine)
-    return g.add("add", straight, g.add("multiply", turned(g, x, interleaved), sine))
+def by_elements(x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    return x * cosine + turned(x, interleaved) * sine
 
 
-def by_pairs(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    return of_pairs(g, (neighbours if interleaved else halves)(g, x), cosine, sine, interleaved)
+def by_pairs(x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    return of_pairs(*pair_of(x, interleaved), cosine, sine, interleaved)
 
 
-def of_pairs(
-    g: Maker, pairs: tuple[Value, Value], cosine: Value, sine: Value, interleaved: bool
-) -> Value:
-    first, second = pairs
-    real = g.add("subtract", g.add("multiply", first, cosine), g.add("multiply", second, sine))
-    imaginary = g.add("add", g.add("multiply", second, cosine), g.add("multiply", first, sine))
-    return joined(g, real, imaginary, interleaved)
+def of_pairs(first: Value, second: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    real = first * cosine - second * sine
+    return joined(real, second * cosine + first * sine, interleaved)
 
 
 def tables(g: Maker, *shape: Dim) -> tuple[Value, Value]:
@@ -97,7 +83,7 @@ def tables(g: Maker, *shape: Dim) -> tuple[Value, Value]:
 def rotated(
     write: Callable[..., Value], table: Shape, interleaved: bool, shape: Shape = (B, H, S, D)
 ) -> Body:
-    return lambda g: write(g, g.given("x", *shape), *tables(g, *table), interleaved)
+    return lambda g: write(g.given("x", *shape), *tables(g, *table), interleaved)
 
 
 FULL: tuple[Shape, ...] = ((B, 1, S, D), (S, D), (1, 1, S, D), (D,), (B, H, S, 1), (B, H, S, D))
@@ -110,9 +96,9 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(WRITTEN)))
-def test_rotary(number: int) -> None:
-    graph = applied(rotary, graph_of(WRITTEN[number]))
+@pytest.mark.parametrize("body", WRITTEN)
+def test_rotary(body: Body) -> None:
+    graph = applied(rotary, graph_of(body))
     assert [op for op in ops(graph) if op != "reshape"] == ["rotary"]
     assert titles(graph) == ["rotary"]
     assert ops(rotary(graph)) == ops(graph)
@@ -120,17 +106,14 @@ def test_rotary(number: int) -> None:
 
 def other_orders(g: Maker) -> Value:
     x, (cosine, sine) = g.given("x", B, S, D), tables(g, S, D)
-    first, second = halves(g, x)
-    other = joined(g, g.add("multiply", second, g.number(-1)), first, HALVES)
-    return g.add("add", g.add("multiply", sine, other), g.add("multiply", cosine, x))
+    first, second = halves(x)
+    return sine * joined(second * -1, first, HALVES) + cosine * x
 
 
 def other_orders_of_pairs(g: Maker) -> Value:
-    x, (cosine, sine) = g.given("x", B, S, D), tables(g, S, D // 2)
-    first, second = halves(g, x)
-    real = g.add("subtract", g.add("multiply", cosine, first), g.add("multiply", sine, second))
-    imaginary = g.add("add", g.add("multiply", sine, first), g.add("multiply", cosine, second))
-    return joined(g, real, imaginary, HALVES)
+    (first, second), (cosine, sine) = halves(g.given("x", B, S, D)), tables(g, S, D // 2)
+    real = cosine * first - sine * second
+    return joined(real, sine * first + cosine * second, HALVES)
 
 
 def test_rotary_with_a_product_before_its_transposition() -> None:
@@ -138,26 +121,23 @@ def test_rotary_with_a_product_before_its_transposition() -> None:
 
     def body(g: Maker) -> Value:
         x, (cosine, sine) = g.given("x", B, S, H, D), tables(g, 1, 1, S, D)
-        there = g.add("transpose", x, perm=(0, 2, 1, 3))
-        straight = g.add("multiply", x, g.add("transpose", cosine, perm=(0, 2, 1, 3)))
-        straight = g.add("transpose", straight, perm=(0, 2, 1, 3))
-        return g.add("add", straight, g.add("multiply", turned(g, there, NEIGHBOURS), sine))
+        exchanged = (0, 2, 1, 3)
+        straight = (x * cosine.transpose(exchanged)).transpose(exchanged)
+        return straight + turned(x.transpose(exchanged), NEIGHBOURS) * sine
 
     graph = applied(rotary, graph_of(body))
     assert [op for op in ops(graph) if op != "reshape"] == ["transpose", "rotary"]
 
 
-def back_by_elements(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    first, second = (neighbours if interleaved else halves)(g, x)
-    other = joined(g, second, g.add("negative", first), interleaved)
-    return g.add("add", g.add("multiply", x, cosine), g.add("multiply", other, sine))
+def back_by_elements(x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    first, second = pair_of(x, interleaved)
+    return x * cosine + joined(second, -first, interleaved) * sine
 
 
-def back_by_pairs(g: Maker, x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
-    first, second = (neighbours if interleaved else halves)(g, x)
-    real = g.add("add", g.add("multiply", first, cosine), g.add("multiply", second, sine))
-    imaginary = g.add("subtract", g.add("multiply", second, cosine), g.add("multiply", first, sine))
-    return joined(g, real, imaginary, interleaved)
+def back_by_pairs(x: Value, cosine: Value, sine: Value, interleaved: bool) -> Value:
+    first, second = pair_of(x, interleaved)
+    real = first * cosine + second * sine
+    return joined(real, second * cosine - first * sine, interleaved)
 
 
 @pytest.mark.parametrize("interleaved", [HALVES, NEIGHBOURS])
@@ -170,7 +150,7 @@ def test_rotary_the_other_way(write: Callable[..., Value], table: Shape, interle
     def body(g: Maker) -> list[Value]:
         angles = tables(g, *table)
         q, k = g.given("q", B, H, S, D), g.given("k", B, H, S, D)
-        return [write(g, x, *angles, interleaved) for x in (q, k)]
+        return [write(x, *angles, interleaved) for x in (q, k)]
 
     graph = applied(rotary, graph_of(body))
     assert [n for n in ops(graph) if n != "reshape"] == ["negative", "rotary", "rotary"]
@@ -182,7 +162,7 @@ def test_rotary_the_other_way_after_one_that_is_refused() -> None:
     def body(g: Maker) -> list[Value]:
         angles = tables(g, B, 1, S, D)
         given = g.given("q", S, D), g.given("k", B, H, S, D)
-        return [back_by_elements(g, x, *angles, HALVES) for x in given]
+        return [back_by_elements(x, *angles, HALVES) for x in given]
 
     graph = applied(rotary, graph_of(body))
     assert [n for n in ops(graph) if n in ("negative", "rotary")] == 2 * ["negative"] + ["rotary"]
@@ -202,8 +182,8 @@ def test_elements_of_pairs_that_are_taken_by_an_index(
     axis: int, pairs: Shape, interleaved: bool, expected: bool
 ) -> None:
     def body(g: Maker) -> Value:
-        parts = taken(g, g.given("x", B, H, S, D), axis, pairs)
-        return of_pairs(g, parts, *tables(g, S, D // 2), interleaved)
+        parts = taken(g.given("x", B, H, S, D), axis, pairs)
+        return of_pairs(*parts, *tables(g, S, D // 2), interleaved)
 
     graph = applied(rotary, graph_of(body))
     assert ("rotary" in ops(graph)) == expected
@@ -215,47 +195,40 @@ def test_part_of_each_head() -> None:
 
     def body(g: Maker) -> Value:
         x = g.given("x", B, H, S, 12)
-        whole = by_elements(g, part(g, x, 0, D), *tables(g, S, D), HALVES)
-        return g.add("concat", whole, part(g, x, D, 4), axis=3)
+        whole = by_elements(part(x, 0, D), *tables(g, S, D), HALVES)
+        return concat([whole, part(x, D, 4)], 3)
 
     assert "rotary" in ops(applied(rotary, graph_of(body)))
 
 
-def added(*, sign: str = "add", negate: bool = True, swap: bool = False, start: int = D // 2,
+def added(*, sign: int = 1, negate: bool = True, swap: bool = False, start: int = D // 2,
           interleaved: bool = HALVES, other: bool = False) -> Body:  # fmt: skip
     """What by_elements gives, with one thing otherwise."""
 
     def body(g: Maker) -> Value:
         x, (cosine, sine) = g.given("x", B, S, D), tables(g, S, D)
-        first, second = part(g, x, 0, D // 2), part(g, x, start, D // 2)
-        second = g.add("negative", second) if negate else second
+        first, second = part(x, 0, D // 2), part(x, start, D // 2)
+        second = -second if negate else second
         pair = (first, second) if swap else (second, first)
-        straight = g.add("multiply", g.given("y", B, S, D) if other else x, cosine)
-        return g.add(sign, straight, g.add("multiply", joined(g, *pair, interleaved), sine))
+        straight = (g.given("y", B, S, D) if other else x) * cosine
+        across = joined(*pair, interleaved) * sine
+        return straight + across if sign == 1 else straight - across
 
     return body
 
 
-def pairs_with(*, sums: tuple[str, str] = ("subtract", "add"), swap: bool = False) -> Body:
+def pairs_with(write: Callable[[Value, Value, Value, Value], tuple[Value, Value]]) -> Body:
     """What by_pairs gives, with one thing otherwise."""
-
-    def body(g: Maker) -> Value:
-        x, (cosine, sine) = g.given("x", B, S, D), tables(g, S, D // 2)
-        first, second = halves(g, x)
-        real = g.add(sums[0], g.add("multiply", first, cosine), g.add("multiply", second, sine))
-        tables_ = (sine, cosine) if swap else (cosine, sine)
-        imaginary = g.add(sums[1], g.add("multiply", second, tables_[0]),
-                          g.add("multiply", first, tables_[1]))  # fmt: skip
-        return joined(g, real, imaginary, HALVES)
-
-    return body
+    return lambda g: joined(*write(*halves(g.given("x", B, S, D)), *tables(g, S, D // 2)), HALVES)
 
 
 @pytest.mark.parametrize(
     "body",
-    [added(sign="subtract"), added(negate=False), added(swap=True), added(start=D // 2 - 1),
-     added(interleaved=NEIGHBOURS), added(other=True), pairs_with(sums=("add", "add")),
-     pairs_with(sums=("subtract", "subtract")), pairs_with(swap=True)],
+    [added(sign=-1), added(negate=False), added(swap=True), added(start=D // 2 - 1),
+     added(interleaved=NEIGHBOURS), added(other=True),
+     pairs_with(lambda x, y, c, s: (x * c + y * s, y * c + x * s)),
+     pairs_with(lambda x, y, c, s: (x * c - y * s, y * c - x * s)),
+     pairs_with(lambda x, y, c, s: (x * c - y * s, y * s + x * c))],
 )  # fmt: skip
 def test_what_is_no_rotary(body: Body) -> None:
     assert_left_alone(rotary, body)
@@ -276,12 +249,9 @@ def test_rotary_runs(write: Callable[..., Value], interleaved: bool, backend: Cp
         x = g.heads(g.given("x", B, S, H * D), H, (0, 2, 1, 3))
         positions = g.given("at", B, T, dtype=INT64)
         width = D if write is by_elements else D // 2
-        found = [g.add("gather", g.weight(3, width), positions, axis=0) for _ in range(2)]
-        angles = [g.add("reshape", v, shape=(B, 1, T, width)) for v in found]
-        keys = g.add("transpose", g.given("k", B, H, T, D), perm=(0, 1, 3, 2))
-        y = write(g, g.add("slice", x, starts=(0,) * 4, steps=(1,) * 4, shape=(B, H, T, D)),
-                  *angles, interleaved)  # fmt: skip
-        return g.add("matmul", y, keys)
+        found = [gather(g.weight(3, width), positions) for _ in range(2)]
+        angles = [v.reshape((B, 1, T, width)) for v in found]
+        return write(x.slice(2, 0, T), *angles, interleaved) @ g.given("k", B, H, T, D).swapped()
 
     graph = applied(optimised, graph_of(body))
     assert ops(graph).count("rotary") == 1

@@ -1,119 +1,107 @@
 """Softmax written out, and what only looks like it."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from tests.graph.graphs import B, Body, Maker, S, T, applied, assert_left_alone, graph_of, ops
 
-from ftuner.core.dim import Shape
+from ftuner.core.dim import Dim
+from ftuner.graph.algebra import apply, exp, log, sin
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.rewrite import rules
 from ftuner.runtime.reference import run_reference
 
-
-def reduced(g: Maker, x: Value, kind: str, *axes: int, keep: bool = True) -> Value:
-    result = g.add("reduce", x, kind=kind, axes=axes)
-    shape: Shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
-    return g.add("reshape", result, shape=shape) if keep else result
+Inner = Callable[[Value], Value]
 
 
-def shifted(g: Maker, x: Value, axis: int, keep: bool = True) -> Value:
-    return g.add("subtract", x, reduced(g, x, "maximum", axis, keep=keep))
+def of_x(function: Inner, *shape: Dim) -> Body:
+    return lambda g: function(g.given("x", *(shape or (B, S))))
 
 
-def softmax(g: Maker, x: Value, axis: int, keep: bool = True) -> Value:
-    power = g.add("exp", shifted(g, x, axis, keep))
-    return g.add("divide", power, reduced(g, power, "sum", axis, keep=keep))
+def shifted(x: Value, axis: int, keep: bool = True) -> Value:
+    return x - x.reduce("maximum", (axis,), keep)
 
 
-def log_softmax(g: Maker, x: Value, axis: int) -> Value:
-    above = shifted(g, x, axis)
-    total = reduced(g, g.add("exp", above), "sum", axis)
-    return g.add("subtract", above, g.add("log", total))
+def shares(power: Value, axis: int = 1, keep: bool = True) -> Value:
+    return power / power.reduce("sum", (axis,), keep)
+
+
+def softmax(x: Value, axis: int, keep: bool = True) -> Value:
+    return shares(exp(shifted(x, axis, keep)), axis, keep)
+
+
+def plain(x: Value, axis: int = 1) -> Value:
+    return apply("softmax", x, axis=axis, log=False)
+
+
+def log_softmax(x: Value) -> Value:
+    above = shifted(x, 2)
+    return above - log(exp(above).reduce("sum", (2,)))
 
 
 WRITTEN: tuple[tuple[Body, int, bool], ...] = (
     # What, its axis, whether it is the logarithm.
-    (lambda g: softmax(g, g.given("x", B, S, T), 2), 2, False),
-    (lambda g: softmax(g, g.given("x", B, S, T), 1), 1, False),
-    (lambda g: softmax(g, g.given("x", B, 7), 1), 1, False),
+    (of_x(lambda x: softmax(x, 2), B, S, T), 2, False),
+    (of_x(lambda x: softmax(x, 1), B, S, T), 1, False),
+    (of_x(lambda x: softmax(x, 1), B, 7), 1, False),
     # The first axis need not be kept to broadcast.
-    (lambda g: softmax(g, g.given("x", S, T), 0, keep=False), 0, False),
-    (lambda g: log_softmax(g, g.given("x", B, S, T), 2), 2, True),
+    (of_x(lambda x: softmax(x, 0, keep=False), S, T), 0, False),
+    (of_x(log_softmax, B, S, T), 2, True),
 )
 
 
-@pytest.mark.parametrize("number", range(len(WRITTEN)))
-def test_softmax(number: int) -> None:
-    body, axis, log = WRITTEN[number]
+@pytest.mark.parametrize(("body", "axis", "log"), WRITTEN)
+def test_softmax(body: Body, axis: int, log: bool) -> None:
     graph = applied(rules.softmax, graph_of(body))
     assert ops(graph) == ["softmax"]
     assert graph.nodes[0].attributes == {"axis": axis, "log": log}
 
 
 def test_softmax_of_a_result() -> None:
-    graph = graph_of(lambda g: g.add("exp", softmax(g, g.add("sin", g.given("x", B, S)), 1)))
+    graph = graph_of(of_x(lambda x: exp(softmax(sin(x), 1))))
     assert ops(applied(rules.softmax, graph)) == ["sin", "softmax", "exp"]
 
 
-def without_the_maximum(g: Maker) -> Value:
-    power = g.add("exp", g.given("x", B, S))
-    return g.add("divide", power, reduced(g, power, "sum", 1))
+without_the_maximum = of_x(lambda x: shares(exp(x)))
 
 
-def less_the_minimum(g: Maker) -> Value:
-    x = g.given("x", B, S)
-    power = g.add("exp", g.add("subtract", x, reduced(g, x, "minimum", 1)))
-    return g.add("divide", power, reduced(g, power, "sum", 1))
+def over(power: Value, kind: str, *axes: int) -> Value:
+    return power / power.reduce(kind, axes or (1,))
 
 
-def less_the_maximum_of_another(g: Maker) -> Value:
-    x, y = g.given("x", B, S), g.given("y", B, S)
-    power = g.add("exp", g.add("subtract", x, reduced(g, y, "maximum", 1)))
-    return g.add("divide", power, reduced(g, power, "sum", 1))
+def over_two_axes(x: Value) -> Value:
+    return over(exp(x - x.reduce("maximum", (1, 2))), "sum", 1, 2)
 
 
-def over_two_axes(g: Maker) -> Value:
-    x = g.given("x", B, S, T)
-    power = g.add("exp", g.add("subtract", x, reduced(g, x, "maximum", 1, 2)))
-    return g.add("divide", power, reduced(g, power, "sum", 1, 2))
+def the_other_way_around(x: Value) -> Value:
+    power = exp(shifted(x, 1))
+    return power.reduce("sum", (1,)) / power
 
 
-def over_one_axis_and_another(g: Maker) -> Value:
-    power = g.add("exp", shifted(g, g.given("x", B, S, T), 1))
-    return g.add("divide", power, reduced(g, power, "sum", 2))
+def logarithm_of_the_powers(x: Value) -> Value:
+    above = shifted(x, 1)
+    return above - log(exp(above))
 
 
-def over_the_largest(g: Maker) -> Value:
-    power = g.add("exp", shifted(g, g.given("x", B, S), 1))
-    return g.add("divide", power, reduced(g, power, "maximum", 1))
+NO_SOFTMAX: dict[str, Body] = {
+    "without the maximum": without_the_maximum,
+    "less the minimum": of_x(lambda x: shares(exp(x - x.reduce("minimum", (1,))))),
+    "less the maximum of another": lambda g: shares(
+        exp(g.given("x", B, S) - g.given("y", B, S).reduce("maximum", (1,)))
+    ),
+    "over two axes": of_x(over_two_axes, B, S, T),
+    "over the largest": of_x(lambda x: over(exp(shifted(x, 1)), "maximum")),
+    "the other way around": of_x(the_other_way_around),
+    "over one axis and another": of_x(lambda x: shares(exp(shifted(x, 1)), 2), B, S, T),
+    # Not kept, the last axis broadcasts along the first.
+    "of a square": of_x(lambda x: softmax(x, 1, keep=False), 3, 3),
+    "logarithm of the powers": of_x(logarithm_of_the_powers),
+}
 
 
-def the_other_way_around(g: Maker) -> Value:
-    power = g.add("exp", shifted(g, g.given("x", B, S), 1))
-    return g.add("divide", reduced(g, power, "sum", 1), power)
-
-
-def of_a_square(g: Maker) -> Value:
-    """Not kept, the last axis broadcasts along the first."""
-    x = g.given("x", 3, 3)
-    power = g.add("exp", shifted(g, x, 1, keep=False))
-    return g.add("divide", power, reduced(g, power, "sum", 1, keep=False))
-
-
-def logarithm_of_the_powers(g: Maker) -> Value:
-    above = shifted(g, g.given("x", B, S), 1)
-    return g.add("subtract", above, g.add("log", g.add("exp", above)))
-
-
-@pytest.mark.parametrize(
-    "body",
-    [without_the_maximum, less_the_minimum, less_the_maximum_of_another, over_two_axes,
-     over_one_axis_and_another, over_the_largest, the_other_way_around, of_a_square,
-     logarithm_of_the_powers],
-)  # fmt: skip
+@pytest.mark.parametrize("body", NO_SOFTMAX.values(), ids=NO_SOFTMAX)
 def test_what_is_no_softmax(body: Body) -> None:
     assert_left_alone(rules.softmax, body)
 
@@ -122,46 +110,35 @@ def test_what_is_no_softmax(body: Body) -> None:
 def test_softmax_of_what_is_above_the_largest(divided: float, factor: float) -> None:
     """As LayoutLMv3 has it: divided by 32, less the largest, times 32."""
 
-    def body(g: Maker) -> Value:
-        x = g.given("x", B, S, T)
-        y = x if divided == 1 else g.add("divide", x, g.number(divided))
-        y = shifted(g, y, 2)
-        y = y if factor == 1 else g.add("multiply", y, g.number(factor))
-        return g.add("softmax", y, axis=2, log=False)
+    def function(x: Value) -> Value:
+        above = shifted(x if divided == 1 else x / divided, 2)
+        return plain(above if factor == 1 else above * factor, 2)
 
-    found = applied(rules.plain_softmax, graph_of(body))
+    found = applied(rules.plain_softmax, graph_of(of_x(function, B, S, T)))
     (softmax,) = (n for n in found.nodes if n.op == "softmax")
     assert "reduce" not in ops(found)
     if divided == factor:
         assert softmax.inputs == found.inputs
 
 
-def above_along_another_axis(g: Maker) -> Value:
-    return g.add("softmax", shifted(g, g.given("x", B, S), 0), axis=1, log=False)
-
-
-def below_the_largest(g: Maker) -> Value:
-    y = g.add("multiply", shifted(g, g.given("x", B, S), 1), g.number(-2))
-    return g.add("softmax", y, axis=1, log=False)
-
-
-def steeper(g: Maker) -> Value:
-    """Elements that are multiplied first may overflow."""
-    y = g.add("multiply", shifted(g, g.given("x", B, S), 1), g.number(2))
-    return g.add("softmax", y, axis=1, log=False)
-
-
-@pytest.mark.parametrize("body", [above_along_another_axis, below_the_largest, steeper])
-def test_softmax_that_is_not_plain(body: Body) -> None:
-    assert_left_alone(rules.plain_softmax, body)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: plain(shifted(x, 0)),  # Above the largest along another axis.
+        lambda x: plain(shifted(x, 1) * -2),
+        lambda x: plain(shifted(x, 1) * 2),  # Elements that are multiplied first may overflow.
+    ],
+)
+def test_softmax_that_is_not_plain(function: Inner) -> None:
+    assert_left_alone(rules.plain_softmax, of_x(function))
 
 
 @pytest.mark.parametrize("part", ["power", "total"])
 def test_softmax_whose_parts_somebody_reads(part: str) -> None:
     def body(g: Maker) -> list[Value]:
-        power = g.add("exp", shifted(g, g.given("x", B, S), 1))
-        total = reduced(g, power, "sum", 1)
-        return [g.add("divide", power, total), {"power": power, "total": total}[part]]
+        power = exp(shifted(g.given("x", B, S), 1))
+        total = power.reduce("sum", (1,))
+        return [power / total, {"power": power, "total": total}[part]]
 
     assert "softmax" not in ops(applied(rules.softmax, graph_of(body)))
 
@@ -176,8 +153,6 @@ def test_large_numbers_without_the_maximum_stay_as_written() -> None:
 def test_attention_with_a_softmax_written_out() -> None:
     def body(g: Maker) -> Value:
         q, k, v = g.given("q", B, 2, S, 4), g.given("k", B, 2, 4, T), g.given("v", B, 2, T, 4)
-        scores = g.add("multiply", g.add("matmul", q, k), g.number(0.5))
-        masked = g.add("add", scores, g.given("mask", S, T))
-        return g.add("matmul", softmax(g, masked, 3), v)
+        return softmax(q @ k * 0.5 + g.given("mask", S, T), 3) @ v
 
     assert ops(applied(optimised, graph_of(body))) == ["attention"]

@@ -1,7 +1,5 @@
 """Parts of an axis in exchanged order become one read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Windows and interpolation of several axes, one axis after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

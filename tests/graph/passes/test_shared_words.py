@@ -1,7 +1,5 @@
 """Look-ups of strings that are moved become one look-up of all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

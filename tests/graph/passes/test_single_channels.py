@@ -1,7 +1,5 @@
 """Pools between transpositions become pools of images of one channel."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

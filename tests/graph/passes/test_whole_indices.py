@@ -1,7 +1,5 @@
 """Look-ups and writes at the positions of all rows become what they look up or write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

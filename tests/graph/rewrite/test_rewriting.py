@@ -1,7 +1,5 @@
 """Graphs that are rewritten: where new nodes come, and what is left out."""
 
-from __future__ import annotations
-
 from tests.graph.graphs import B, Maker, S, applied, ops
 
 from ftuner.graph.algebra import exp

@@ -1,7 +1,5 @@
 """Covers are exact, short, and no worse than the obvious ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

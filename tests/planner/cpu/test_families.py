@@ -1,7 +1,5 @@
 """What the planner may choose is compiled: both follow `Library.b_reads`."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Which width a weight is packed in, on recorded machines."""
 
-from __future__ import annotations
-
 import pytest
 
 from ftuner.core.cpu.tile import ROW

@@ -1,7 +1,5 @@
 """The plan beside the best of all tiles that fit a chip, under the planner's own estimate."""
 
-from __future__ import annotations
-
 import pytest
 from tests.recorded_gpus import gpu
 

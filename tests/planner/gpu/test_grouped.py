@@ -1,7 +1,5 @@
 """Plans of grouped products: exact covers, the estimate of one product, choices as tables."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from math import ceil

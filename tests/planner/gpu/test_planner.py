@@ -1,7 +1,5 @@
 """Plans for GPUs: exact covers, sane estimates, and choices on recorded chips as tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A decoder that appends in place, and what its runs are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention with keys and values of earlier tokens as ONNX files, in one node each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

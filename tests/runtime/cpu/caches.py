@@ -1,7 +1,5 @@
 """Operators that return keys and values, and what runs of them are given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 

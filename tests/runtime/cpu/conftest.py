@@ -1,7 +1,5 @@
 """Models that tests share."""
 
-from __future__ import annotations
-
 import pytest
 from tests.runtime.cpu.appending import PLAIN, compiled
 from tests.runtime.cpu.small_models import LAYER, small

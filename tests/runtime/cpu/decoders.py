@@ -1,7 +1,5 @@
 """Decoders with keys and values of earlier tokens, as ONNX files with symbols for all extents."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

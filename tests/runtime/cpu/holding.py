@@ -1,7 +1,5 @@
 """Locks that another thread has."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ made from a seed. Operands and results are guarded, and results are compared wit
 More than the suite runs: `python -m tests.runtime.cpu.random_calls --isa avx2 --seeds 0 10000`.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Two models that tests of running models share: an encoder layer, and one without products."""
 
-from __future__ import annotations
-
 from tests.graph.graphs import B, Maker, S, assert_close, graph_of, inputs_of, layer, reference
 
 from ftuner.graph.ir import Graph, Value

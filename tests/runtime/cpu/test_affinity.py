@@ -1,7 +1,5 @@
 """Where threads may run is for the user to say: workers keep what they are given, at any time."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Outputs that append to an input in place: the same bits as without, whatever is continued."""
 
-from __future__ import annotations
-
 import weakref
 from functools import partial
 

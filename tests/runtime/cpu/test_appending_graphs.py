@@ -1,14 +1,10 @@
 """Outputs that append to an input in place, in graphs of any kind: the same bits as without."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from tests.frontends.onnx_models import parsed
 from tests.graph.graphs import B, Maker, S, T, graph_of
 from tests.runtime.cpu.appending import address, assert_same
 
@@ -135,30 +131,20 @@ def test_a_window_slides_in_place(axis: int, rows: int, widest: CpuBackend) -> N
     assert np.array_equal(at, wanted)
 
 
-def test_branches_of_a_file(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_branches_of_a_file(as_default: CpuBackend) -> None:
     """Each branch of a condition on an input is a model of its own, which goes on with what the
     other one has appended."""
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
-    info = helper.make_tensor_value_info
-
-    def branch(name: str, nodes: list[Any]) -> Any:
-        joined = helper.make_node("Concat", ["past", f"{name}_new"], [f"{name}_y"], axis=1)
-        outputs = [info(f"{name}_y", TensorProto.FLOAT, ["batch", "total"])]
-        return helper.make_graph([*nodes, joined], name, [], outputs)
-
-    chosen = helper.make_node(
-        "If", ["first"], ["present"],
-        then_branch=branch("then", [helper.make_node("Exp", ["new"], ["then_new"])]),
-        else_branch=branch("else", [helper.make_node("Neg", ["new"], ["else_new"])]),
-    )  # fmt: skip
-    inputs = [
-        info("first", TensorProto.BOOL, []), info("past", TensorProto.FLOAT, ["batch", "past"]),
-        info("new", TensorProto.FLOAT, ["batch", "rows"]),
-    ]  # fmt: skip
-    outputs = [info("present", TensorProto.FLOAT, ["batch", "total"])]
-    graph = helper.make_graph([chosen], "branches", inputs, outputs)
-    opsets = [helper.make_opsetid("", 17)]
-    model = load(helper.make_model(graph, opset_imports=opsets, ir_version=9), append_in_place=True)
+    text = """(bool first, float[batch, past] past, float[batch, rows] new)
+            => (float[batch, total] present) {
+        present = If(first) <then_branch = then () => (float[batch, total] then_y) {
+            then_new = Exp(new)
+            then_y = Concat<axis=1>(past, then_new)
+        }, else_branch = else () => (float[batch, total] else_y) {
+            else_new = Neg(new)
+            else_y = Concat<axis=1>(past, else_new)
+        }>
+    }"""
+    model = load(parsed(text, 17), append_in_place=True)
     past: Array = np.ones((2, 3), np.float32)
     wanted = past
     places = []

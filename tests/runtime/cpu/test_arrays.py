@@ -1,7 +1,5 @@
 """Copies of arrays that lie like them, and take memory for their elements."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

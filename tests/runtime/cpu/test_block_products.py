@@ -1,8 +1,6 @@
 """Products of float32 rows by weights of few bits equal float64 references, widened in registers or
 before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

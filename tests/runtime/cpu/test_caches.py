@@ -1,7 +1,5 @@
 """Keys and values that operators write: in place, with the same results as without."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -12,13 +10,9 @@ from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, b
 
 from ftuner.graph.appending import ROOM_ROWS
 from ftuner.inference import load
-from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.schedules.nest.step import NestStep
 
-
-@pytest.fixture(autouse=True)
-def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
+pytestmark = pytest.mark.usefixtures("as_default")
 
 
 @pytest.mark.each_value

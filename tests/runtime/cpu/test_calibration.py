@@ -1,7 +1,5 @@
 """Calibration: what is fitted follows from the times of trials, also beside other load."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Calls like some before go by native code, and by nothing that is not quite like them."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

@@ -1,8 +1,6 @@
 """Products share uKernels whose epilogue is a sum, limited or not, and have functions of their own
 for other epilogues: results are to the bit those of the expression."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Objects from a cache that are sound files and no objects: they are made again, never run."""
 
-from __future__ import annotations
-
 import os
 import struct
 import sys

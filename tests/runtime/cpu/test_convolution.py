@@ -1,7 +1,5 @@
 """Convolutions on the CPU: through windows, of single channels, and as Winograd's products."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The correction of a machine is kept beside its hardware model, and read where plans are made."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

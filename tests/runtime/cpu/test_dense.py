@@ -1,7 +1,5 @@
 """Layers equal the reference expression, whatever their sizes, operands and layouts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

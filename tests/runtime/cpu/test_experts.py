@@ -1,7 +1,5 @@
 """Products by experts, against products in float64: any choice, any extents, any number of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.graph.graphs import Array, Maker, S, T

@@ -1,7 +1,5 @@
 """Grouped products of arrays, against float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

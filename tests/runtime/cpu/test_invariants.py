@@ -1,7 +1,5 @@
 """Steps that depend on extents alone run once for a shape."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Kept hardware models: what a change of the recorded machines, of the usable CPUs or of the tuning
 does to them, and folders that keep nothing."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from dataclasses import replace

@@ -1,9 +1,6 @@
 """Products of any shape and layout equal the reference, on every ISA that this machine has."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.child import printed
 from tests.reference import LAYOUTS, assert_product, lie, uniform
 
 from ftuner.errors import DTypeError, OperandError, ShapeError
@@ -422,8 +420,5 @@ def test_nothing_beside_the_operands_is_touched(backend: CpuBackend, cache_folde
     shapes = [(1, 1, 1), (2, 3, 5), (7, 9, 8), (5, 17, 16), (13, 31, 7), (4, 24, 33), (33, 25, 70)]
     prelude = f"SHAPES = {shapes!r}\nISA = {backend.kernels.isa.name!r}\n"
     environment = {**os.environ, "FTUNER_CACHE_DIR": str(cache_folder)}
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", prelude + GUARDED], env=environment,
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+    done = printed("-X", "faulthandler", "-c", prelude + GUARDED, env=environment)
+    assert done.strip() == "done"

@@ -1,7 +1,5 @@
 """Blocks of long-lived memory: apart, aligned, alive as long as they are used."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import multiprocessing

@@ -1,7 +1,5 @@
 """Models: any extents in any order; results own their memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

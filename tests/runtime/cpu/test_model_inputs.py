@@ -1,7 +1,5 @@
 """Wrong inputs of a model, and indices out of range, are named; others are taken as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

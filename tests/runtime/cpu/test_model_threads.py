@@ -1,14 +1,12 @@
 """Models run on any number of threads, from several threads, and after a fork."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import pytest
+from tests.apart import Note, apart
 from tests.at_once import at_once
 from tests.runtime.cpu.small_models import LAYER, assert_right, small
 
@@ -45,20 +43,6 @@ def test_several_threads_call_at_once(widest: CpuBackend, encoder: Model, sums: 
     at_once(*(partial(call, *model, seed) for seed in range(3) for model in models))
 
 
-def in_a_child(body: Callable[[], None], seconds: int = 60) -> int:
-    """The exit code of a forked child that runs `body`; it is ended after some time."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            threading.Timer(seconds, lambda: os._exit(3)).start()
-            body()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_after_a_fork(widest: CpuBackend, encoder: Model) -> None:
@@ -66,11 +50,11 @@ def test_after_a_fork(widest: CpuBackend, encoder: Model) -> None:
     widest.threads = 2
     assert_right(encoder, LAYER, B=2, S=9)
 
-    def body() -> None:
+    def body(note: Note) -> None:
         assert_right(encoder, LAYER, B=2, S=9)
         assert_right(encoder, LAYER, B=3, S=11)
 
-    assert in_a_child(body) == 0
+    apart(body)
     assert_right(encoder, LAYER, B=2, S=9)
 
 
@@ -88,8 +72,8 @@ def test_after_a_fork_within_a_call(widest: CpuBackend, encoder: Model) -> None:
     caller = threading.Thread(target=call)
     caller.start()
     try:
-        codes = [in_a_child(lambda: assert_right(encoder, LAYER, B=2, S=30)) for _ in range(5)]
+        for _ in range(5):
+            apart(lambda note: assert_right(encoder, LAYER, B=2, S=30))
     finally:
         stop.set()
         caller.join()
-    assert codes == [0] * 5

@@ -1,8 +1,6 @@
 """Products with weights of 8-bit integers and of half precision equal float64 references, read as
 they are or widened."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.conftest import recorded_cpus

@@ -1,8 +1,6 @@
 """Programs for new lengths of a text: nothing is planned anew within a range of lengths, and
 results are right across its borders."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The probe measures something plausible, in time, on whatever machine runs the tests."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

@@ -1,7 +1,5 @@
 """Plans that the planner may choose compute the product, and so do plans that it would not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs: steps that run side by side, and workers that come late or not at all."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls of operators and schedules that users define, run again without Python."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from typing import Any

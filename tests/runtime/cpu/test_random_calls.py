@@ -1,8 +1,6 @@
 """Products, layers, grouped products and attention of any extents and layouts touch nothing but
 their arrays, and are right."""
 
-from __future__ import annotations
-
 import pytest
 from tests.apart import apart
 from tests.runtime.cpu.random_calls import KINDS, run

@@ -1,7 +1,5 @@
 """Models that draw random numbers: each run others, on any number of threads the same."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

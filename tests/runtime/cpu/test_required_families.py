@@ -1,7 +1,5 @@
 """A graph compiles the uKernels that it runs, and no others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Runs of several callers go side by side, each with memory of its own, which is used again."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -4,12 +4,9 @@ A call may have the workers or go alone, be known or new, meet workers that come
 another process, and find its arrays at other addresses.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.child import printed
 from tests.graph.graphs import S, graph_of, inputs_of, layer
 from tests.reference import LAYOUTS, Array, lie, uniform
 from tests.runtime.cpu.holding import held_elsewhere
@@ -351,10 +349,7 @@ def test_processes(widest: CpuBackend, cache_folder: Path) -> None:
             **os.environ, "FTUNER_CACHE_DIR": str(cache_folder), "FTUNER_NUM_THREADS": "2",
             "FTUNER_ISA": "", "PYTHONWARNINGS": "ignore",
         }  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, history], env=environment, capture_output=True,
-            text=True, timeout=60, check=True,
-        )  # fmt: skip
-        found += done.stdout.split()
+        done = printed("-c", SCRIPT, history, env=environment)
+        found += done.split()
     assert len(found) >= 2
     assert len(set(found)) == 1

@@ -1,7 +1,5 @@
 """Workspaces are shared by all products, as many as calls at once need, and bounded."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Requests that take turns with the panels of weights: each has the bits that it has alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is said of single steps: their plans in words, their costs, by kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Chains of steps that are walked stripe by stripe of rows."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Targets: LLVM is asked once, and again only where what it said cannot be trusted."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

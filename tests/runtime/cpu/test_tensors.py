@@ -1,13 +1,10 @@
 """torch's tensors in the CPU's memory: tensors in, tensors out, nothing copied."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.child import printed
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -160,7 +157,5 @@ def test_torch_is_not_imported_for_arrays() -> None:
         "import sys, numpy, ftuner; x = numpy.ones((3, 3), 'float32'); ftuner.matmul(x, x); "
         "ftuner.Dense(x)(x); ftuner.grouped_matmul([x], [x]); print('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.split() == ["False"]
+    done = printed("-c", script)
+    assert done.split() == ["False"]

@@ -1,7 +1,5 @@
 """Threads: callers that come at once, counts out of range, forks, shut-downs and exits."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Caches that a run has used up, and input that is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper
@@ -16,10 +14,7 @@ from ftuner.errors import GraphError, IndexRangeError, InputError, ShapeError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
 
-
-@pytest.fixture(autouse=True)
-def _on_widest(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: widest)
+pytestmark = pytest.mark.usefixtures("as_default")
 
 
 @pytest.mark.parametrize("name", ["grouped", "scattered"])

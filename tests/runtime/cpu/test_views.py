@@ -1,7 +1,5 @@
 """Operators behind chains of views, drawn by seeds, give what their references give."""
 
-from __future__ import annotations
-
 import pytest
 from tests.graph.graphs import assert_close, assert_steps_are_sound, inputs_of, reference
 from tests.graph.view_graphs import OPERATORS, view_graph

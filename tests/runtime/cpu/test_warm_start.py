@@ -1,7 +1,5 @@
 """A start that finds everything in the cache: LLVM is neither imported nor in memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

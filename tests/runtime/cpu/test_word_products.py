@@ -1,7 +1,5 @@
 """Products of 8-bit integers, by the instruction that some CPUs have for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any

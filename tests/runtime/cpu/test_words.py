@@ -1,7 +1,5 @@
 """Words that native code looks up, against the references."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from typing import Any

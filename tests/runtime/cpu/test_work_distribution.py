@@ -1,8 +1,6 @@
 """How workers share the steps of a program and where its buffers are: by native code as in Python,
 on any graph."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from itertools import chain

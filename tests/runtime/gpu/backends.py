@@ -1,7 +1,5 @@
 """Back ends of recorded chips, in Triton's interpreter."""
 
-from __future__ import annotations
-
 import torch
 from tests.codegen.triton.interpreting import complete
 

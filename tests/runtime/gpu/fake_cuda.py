@@ -3,8 +3,6 @@
 Imported where Triton compiles, so in a process of its own. Tensors are in the CPU's memory.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 from pathlib import Path

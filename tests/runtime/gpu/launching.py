@@ -4,8 +4,6 @@ Prints a JSON object: for each call that was seen before, its Python calls, laun
 descriptors; and what else `test_launching` asks.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

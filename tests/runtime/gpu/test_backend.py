@@ -1,7 +1,5 @@
 """A GPU as a back end: what it is tuned for, and that tuned shapes compile nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,9 +1,5 @@
 """Calibration of a GPU, with a simulated device in place of one."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -12,6 +8,7 @@ from statistics import mean
 
 import pytest
 from benchmarks.gpu_simulated import SimulatedClock
+from tests.child import printed
 from tests.recorded_gpus import GPUS, gpu
 
 from ftuner.core.dtype import BFLOAT16
@@ -252,7 +249,5 @@ def test_the_arithmetic_needs_neither_torch_nor_triton() -> None:
         "import sys; import ftuner.runtime.gpu.calibration.calibrate; "
         "print([m for m in ('torch', 'triton') if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    done = printed("-c", script)
+    assert done.strip() == "[]"

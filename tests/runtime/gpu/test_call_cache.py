@@ -1,7 +1,5 @@
 """Launches of calls seen before: which are kept, and for which tensors they are repeated."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Model commands on a device, which is interpreted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +8,8 @@ import pytest
 pytest.importorskip("onnx")
 
 import onnx
-from onnx import helper
 from tests.cli.invoking import document, run
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 
 from ftuner.cli.main import EXIT_USAGE
 from ftuner.runtime.gpu.backend import GpuBackend
@@ -22,13 +19,8 @@ WEIGHT = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
 
 @pytest.fixture
 def layer(tmp_path: Path) -> str:
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["product"]),
-        helper.make_node("Relu", ["product"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": ("float32", ["batch", 8])}, ["y"], {"weight": WEIGHT})
-    # The newest that the ONNX Runtime of these tests reads is older than onnx's own.
-    model.ir_version = 10
+    nodes = "product = MatMul(x, weight) y = Relu(product)"
+    model = parsed(f"(float[batch, 8] x) => (y) {{ {nodes} }}", weight=WEIGHT)
     onnx.save(model, tmp_path / "layer.onnx")
     return str(tmp_path / "layer.onnx")
 
@@ -79,16 +71,13 @@ def test_explain_measures_the_steps_of_convolutions(
 ) -> None:
     """Which are others than those of a CPU."""
     monkeypatch.setattr("ftuner.runtime.request.backend_of", lambda device: h200)
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
-        helper.make_node("Conv", ["a", "g"], ["y"], pads=[1] * 4, group=2),
-    ]
+    text = """(float[n, 8, h, w_] x) => (y) {
+        a = Conv<pads=[1, 1, 1, 1]>(x, w)
+        y = Conv<pads=[1, 1, 1, 1], group=2>(a, g)
+    }"""
     random = np.random.default_rng(0)
-    constants = {
-        "w": random.standard_normal((32, 8, 3, 3), np.float32),
-        "g": random.standard_normal((32, 16, 3, 3), np.float32),
-    }
-    model = model_of(nodes, {"x": ("float32", ["n", 8, "h", "w_"])}, ["y"], constants)
+    w, g = (random.standard_normal((32, n, 3, 3), np.float32) for n in (8, 16))
+    model = parsed(text, w=w, g=g)
     onnx.save(model, tmp_path / "layers.onnx")
     found = document(
         "explain", str(tmp_path / "layers.onnx"), "--shape", "x=1x8x4x5", "--device", "cuda"

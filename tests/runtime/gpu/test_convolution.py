@@ -1,7 +1,5 @@
 """Convolutions on a GPU, in the interpreter: through windows, and of single channels."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Layers on a GPU, in the interpreter."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.runtime.gpu.backends import interpreted

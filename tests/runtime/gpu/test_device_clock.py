@@ -1,8 +1,6 @@
 """Trials as launches, in Triton's interpreter; and tuning that calibrates, with a clock in place of
 the device's."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The time of launches: by the host's clock in the interpreter, by events on a CUDA device."""
 
-from __future__ import annotations
-
 import time
 from contextlib import nullcontext
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Grouped products of tensors, in the interpreter, against float64."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -4,8 +4,6 @@ Bounds are in unit roundoffs of what is held. Triton's interpreter cuts float32 
 GPU rounds: an error is up to twice as large.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

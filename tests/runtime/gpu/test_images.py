@@ -1,14 +1,11 @@
 """Convolution, pooling and resizing on a GPU, in the interpreter, as one model."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
 
-from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 from tests.runtime.gpu.backends import interpreted
 
 from ftuner.frontends.onnx import import_model
@@ -26,21 +23,15 @@ RANDOM = np.random.default_rng(0)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
 def test_a_small_network(pool: str, mode: str) -> None:
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1] * 4, strides=[2, 1]),
-        helper.make_node(pool, ["a"], ["b"], kernel_shape=[2, 3], pads=[0, 1, 0, 1]),
-        helper.make_node("Conv", ["b", "d"], ["c"], pads=[1] * 4, group=4),
-        helper.make_node("Resize", ["c", "", "s"], ["e"], mode=mode),
-        helper.make_node("Relu", ["e"], ["y"]),
-    ]
-    constants = {
-        "w": RANDOM.standard_normal((4, 3, 3, 3), np.float32),
-        "d": RANDOM.standard_normal((4, 1, 3, 3), np.float32),
-        "s": np.array([1, 1, 2, 1.5], np.float32),
-    }
-    graph = import_model(
-        model_of(nodes, {"x": ("float32", ["n", 3, "h", "w_"])}, ["y"], constants)
-    ).graph
+    text = f"""(float[n, 3, h, w_] x) => (y) <float[4] s = {{1, 1, 2, 1.5}}> {{
+        a = Conv<pads=[1, 1, 1, 1], strides=[2, 1]>(x, w)
+        b = {pool}<kernel_shape=[2, 3], pads=[0, 1, 0, 1]>(a)
+        c = Conv<pads=[1, 1, 1, 1], group=4>(b, d)
+        e = Resize<mode="{mode}">(c, "", s)
+        y = Relu(e)
+    }}"""
+    w, d = (RANDOM.standard_normal((4, n, 3, 3), np.float32) for n in (3, 1))
+    graph = import_model(parsed(text, w=w, d=d)).graph
     model = Model(optimised(graph), H200)
     for extents in ((1, 3, 5, 6), (2, 3, 4, 3)):
         x = RANDOM.standard_normal(extents, np.float32)
@@ -52,15 +43,13 @@ def test_a_small_network(pool: str, mode: str) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_few_results_of_many_elements_are_reduced_by_several_programs() -> None:
     """A multiprocessor for each image and block of channels would leave the others idle."""
-    nodes = [
-        helper.make_node("InstanceNormalization", ["x", "g", "b"], ["a"]),
-        helper.make_node("GlobalMaxPool", ["a"], ["c"]),
-        helper.make_node("Add", ["a", "c"], ["y"]),
-    ]
+    text = """(float[n, 5, h, w] x) => (y) {
+        a = InstanceNormalization(x, g, b)
+        c = GlobalMaxPool(a)
+        y = Add(a, c)
+    }"""
     constants = {name: RANDOM.standard_normal(5, np.float32) for name in ("g", "b")}
-    graph = import_model(
-        model_of(nodes, {"x": ("float32", ["n", 5, "h", "w"])}, ["y"], constants)
-    ).graph
+    graph = import_model(parsed(text, **constants)).graph
     backend = interpreted("rtx3090")
     model = Model(optimised(graph), backend)
     kernels = len(backend.kernels)

@@ -2,8 +2,6 @@
 
 A process of its own compiles kernels and calls Triton's launchers, with a driver that counts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

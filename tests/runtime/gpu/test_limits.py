@@ -3,8 +3,6 @@
 Operands are tensors without data, as large as one likes; nothing is launched.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Products of tensors, in the interpreter, against float64."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Memory and times of the steps of a model on a GPU, in the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

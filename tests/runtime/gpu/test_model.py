@@ -1,7 +1,5 @@
 """Graphs and models on a GPU, in the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """ONNX's own tests of operators, with a symbol for every extent, on a GPU: in the interpreter."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

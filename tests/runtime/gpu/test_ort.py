@@ -1,7 +1,5 @@
 """Sessions of onnxruntime's interface on a device, which is interpreted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Operands that are copied to an aligned pitch, where the estimate says so."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from tests.runtime.gpu.test_matmul import random

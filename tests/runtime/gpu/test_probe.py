@@ -1,7 +1,5 @@
 """From what a driver tells and a probe measures to a hardware model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

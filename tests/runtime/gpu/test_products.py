@@ -1,7 +1,5 @@
 """What decides the order of the sums of products on a GPU."""
 
-from __future__ import annotations
-
 import torch
 
 from ftuner.core.expr import ACCUMULATOR

@@ -1,7 +1,5 @@
 """Programs that come again: recorded, and run on tensors of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Models that draw random numbers, by the kernels for a GPU in the interpreter."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.runtime.cpu.test_random_numbers import noise

@@ -1,7 +1,5 @@
 """Random graphs around convolutions and pools, run by the kernels for a GPU in the interpreter."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("onnx")

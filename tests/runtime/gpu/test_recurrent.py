@@ -1,7 +1,5 @@
 """Recurrent layers run by the kernels for a GPU, in the interpreter."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

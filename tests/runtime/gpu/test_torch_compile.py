@@ -1,7 +1,5 @@
 """`torch.compile(module, backend="ftuner")` of modules on a GPU, whose kernels are interpreted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same on a GPU, in the interpreter, with few seeds: it is slow."""
 
-from __future__ import annotations
-
 import pytest
 from tests.graph.graphs import assert_close, inputs_of, reference
 from tests.graph.view_graphs import view_graph

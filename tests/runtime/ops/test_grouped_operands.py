@@ -1,7 +1,5 @@
 """Sequences of matrices at the boundary."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The fixture of tests of saved models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

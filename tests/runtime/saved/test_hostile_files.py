@@ -1,7 +1,5 @@
 """Saved models that are damaged, or that nothing has written: a named error."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Saved models: the same bits without onnx and a compiler, and a named error for any other file."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import re
@@ -19,15 +17,12 @@ pytest.importorskip("onnx")
 
 from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
+from tests.frontends.onnx_models import parsed
 from tests.runtime.saved.files import (
-    INT64,
     MODELS,
-    NODE,
     ONES,
     Arrays,
     dense,
-    info,
-    model,
     pictures,
     recurrent,
     weight,
@@ -80,11 +75,10 @@ def test_with_another_number_of_threads(saved: Path) -> None:
 
 
 def test_appended_in_place(tmp_path: Path) -> None:
-    made = model(
-        [NODE("Concat", ["past", "new"], ["present"], axis=1)],
-        [info("past", ["n", "p", 4]), info("new", ["n", "s", 4])],
-        [info("present", None)], {},
-    )  # fmt: skip
+    joined = "present = Concat<axis=1>(past, new)"
+    made = parsed(
+        f"(float[n, p, 4] past, float[n, s, 4] new) => (float[] present) {{ {joined} }}", 17
+    )
     own, path = ftuner.load(made, append_in_place=True), tmp_path / "model.ftuner"
     ftuner.save(own, path)
     again = ftuner.load(path)
@@ -98,9 +92,7 @@ def test_appended_in_place(tmp_path: Path) -> None:
 
 
 def test_random_numbers(tmp_path: Path) -> None:
-    made = model(
-        [NODE("RandomNormalLike", ["x"], ["y"])], [info("x", ["n"])], [info("y", ["n"])], {}
-    )
+    made = parsed("(float[n] x) => (float[n] y) { y = RandomNormalLike(x) }", 17)
     path = tmp_path / "model.ftuner"
     ftuner.save(ftuner.load(made), path)
     same(ftuner.load(made, random_seed=7), ftuner.load(path, random_seed=7), {"x": weight(5)})
@@ -179,12 +171,12 @@ def test_a_file_is_replaced_as_a_whole(saved: Path, tmp_path: Path) -> None:
 
 def test_numbers_at_run_time(tmp_path: Path) -> None:
     """What was compiled for the answers so far is saved; others are refused."""
-    made = model(
-        [NODE("MatMul", ["x", "w"], ["a"]), NODE("Unsqueeze", ["a", "axes"], ["b"]),
-         NODE("Reshape", ["b", "shape"], ["y"])],
-        [info("x", ["n", 8]), info("axes", [1], INT64), info("shape", ["r"], INT64)],
-        [info("y", None)], {"w": weight(8, 8)},
-    )  # fmt: skip
+    text = """(float[n, 8] x, int64[1] axes, int64[r] shape) => (float[] y) {
+        a = MatMul(x, w)
+        b = Unsqueeze(a, axes)
+        y = Reshape(b, shape)
+    }"""
+    made = parsed(text, 17, w=weight(8, 8))
     own, path = ftuner.load(made), tmp_path / "model.ftuner"
     feeds = {"x": weight(6, 8), "axes": np.array([1]), "shape": np.array([3, 16])}
     own.run(feeds)
@@ -200,7 +192,7 @@ def test_numbers_at_run_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
-    unranked = model([NODE("Relu", ["x"], ["y"])], [info("x", None)], [info("y", None)], {})
+    unranked = parsed("(float[] x) => (float[] y) { y = Relu(x) }", 17)
     with pytest.raises(ftuner.SavedModelError, match="number of axes"):
         ftuner.save(ftuner.load(unranked), tmp_path / "model.ftuner")
     own = ftuner.load(dense()[0])

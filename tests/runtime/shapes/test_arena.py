@@ -1,7 +1,5 @@
 """Places of buffers: apart while they live."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from operator import add
 

@@ -1,7 +1,5 @@
 """Shapes of inputs bind symbols, and contradict a graph by name."""
 
-from __future__ import annotations
-
 import pytest
 
 from ftuner.core.dim import Dim, quotient, symbol

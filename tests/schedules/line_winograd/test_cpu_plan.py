@@ -1,8 +1,6 @@
 """Which convolutions are Winograd's products along lines on recorded machines, and how rows are
 cut."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Nests cost what their loops and their bytes take, on recorded machines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import llvmlite.ir as ir

@@ -4,8 +4,6 @@ Extents are symbols: each function is compiled once and runs at all extents. Ope
 lie at pages that fault, tasks are run in two parts, and floats are compared in float64.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any

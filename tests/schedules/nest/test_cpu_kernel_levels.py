@@ -1,8 +1,6 @@
 """Levels of 8 bits are those of the division that the standard has, whatever scale and zero point
 are; levels and ranges of rows are those of the references."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which chains are walked by stripes on recorded machines, and how."""
 
-from __future__ import annotations
-
 import pytest
 
 from ftuner.core.cpu.schedule import DepthwiseKernel

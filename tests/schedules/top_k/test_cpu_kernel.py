@@ -1,7 +1,5 @@
 """The largest or smallest elements of rows, in order, on every ISA of this machine."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which convolutions are Winograd's products on recorded machines, and how their tiles are cut."""
 
-from __future__ import annotations
-
 import pytest
 
 from ftuner.core.dim import symbol

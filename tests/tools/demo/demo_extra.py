@@ -1,7 +1,5 @@
 """Whether the extra `demo` is installed."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

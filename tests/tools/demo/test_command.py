@@ -1,7 +1,5 @@
 """`ftuner demo`, where its extra is installed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

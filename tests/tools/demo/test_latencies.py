@@ -1,7 +1,5 @@
 """Latencies by shape."""
 
-from __future__ import annotations
-
 from ftuner_tools.demo.latencies import Latency, latencies, latency_table, timed_call
 
 

@@ -1,7 +1,5 @@
 """The part of the demo that reads a page: the engine that rapidocr gets, and what is missing."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

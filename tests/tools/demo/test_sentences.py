@@ -1,7 +1,5 @@
 """The part of the demo that searches: sentences, ranks and the tokeniser."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.tools.demo.demo_extra import needs_extra

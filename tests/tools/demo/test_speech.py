@@ -1,7 +1,5 @@
 """The part of `ftuner demo` that hears speech."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A cluster without Ray: nodes of this process, which say what kind they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 

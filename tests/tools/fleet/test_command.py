@@ -1,7 +1,5 @@
 """`ftuner tune --ray`, with a stand-in for the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any

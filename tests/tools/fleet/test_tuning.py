@@ -1,7 +1,5 @@
 """A fleet: one node of each kind is tuned, failures are retried and named, what is done is kept."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence

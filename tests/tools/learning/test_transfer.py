@@ -1,7 +1,5 @@
 """Transfer: machines on record help a new one, and what is measured next helps most."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from functools import cache

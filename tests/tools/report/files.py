@@ -1,7 +1,5 @@
 """Files of measured data, as `benchmarks.machines` and the benchmarks write them, made up."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

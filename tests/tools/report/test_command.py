@@ -1,7 +1,5 @@
 """`ftuner report`, with and without measured data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Findings from files: read whole, or refused with the place of what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is read from a folder, and from files that are given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

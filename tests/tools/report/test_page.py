@@ -1,7 +1,5 @@
 """The page of a machine: whole with all data, whole without any, and never markup from a file."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import date

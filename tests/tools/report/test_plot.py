@@ -1,7 +1,5 @@
 """Plots: values are where the axes say, and labels are round numbers."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ElementTree
 

@@ -1,7 +1,5 @@
 """Results of benchmarks: summaries, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

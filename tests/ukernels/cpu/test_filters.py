@@ -1,7 +1,5 @@
 """The funnel: every tile is accounted for, what is kept can run, and no library is empty."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

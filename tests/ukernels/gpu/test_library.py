@@ -1,7 +1,5 @@
 """Block tiles of every recorded chip: what is kept can run, and nothing is lost on the way."""
 
-from __future__ import annotations
-
 import pytest
 from tests.recorded_gpus import GPUS, gpu
 
