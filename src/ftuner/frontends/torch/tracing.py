@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
@@ -17,9 +19,58 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ftuner.frontends.torch.registry import ATEN, name_of
+
 Tensors = tuple[torch.Tensor, ...]
+_ATEN = torch.ops.aten
 _check: Any = torch._check
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
+
+
+_NEW = frozenset({
+    "batch_norm.default", "bilinear.default", "conv1d.default", "conv2d.default", "conv3d.default",
+    "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+    "group_norm.default", "instance_norm.default", "layer_norm.default", "linear.default",
+    "matmul.default", "rms_norm.default",
+})  # fmt: skip
+"""Composite operators that always give new tensors."""
+_TRUTHS = re.compile(r"(eq|ge|gt|le|lt|ne|logical_\w+)_\.")
+"""Operators in place whose results are Boolean otherwise."""
+
+
+def without_updates(graph: fx.Graph) -> None:
+    """Replace operators in place by those that give new tensors, where nothing else reads what they
+    update. torch would trace the program again for them."""
+    for node in graph.nodes:
+        op = node.target
+        if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
+            continue
+        packet = getattr(_ATEN, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+        plain = getattr(packet, op._overloadname, None)
+        if plain is None or name_of(plain) not in ATEN or _TRUTHS.match(name_of(op)):
+            continue
+        x = node.args[0] if node.args else None
+        if isinstance(x, fx.Node) and _is_own(x) and _keeps_dtype(x, node.all_input_nodes):
+            node.target = plain
+
+
+def _is_own(x: fx.Node) -> bool:
+    """Whether a node has one reader, which no other tensor shares memory with."""
+    op = x.target
+    if len(x.users) != 1 or not isinstance(op, torch._ops.OpOverload):
+        return False
+    aliases = [r.alias_info is not None for r in op._schema.returns]
+    if not any(aliases):
+        return name_of(op) in _NEW or not op.has_kernel_for_dispatch_key(_COMPOSITE)
+    return len(aliases) == 1 and len(x.all_input_nodes) == 1 and _is_own(x.all_input_nodes[0])
+
+
+def _keeps_dtype(x: fx.Node, operands: Sequence[fx.Node]) -> bool:
+    """Whether no operand makes torch compute in another dtype than that of x."""
+    dtype, *others = (
+        n.meta["val"].dtype for n in (x, *operands) if isinstance(n.meta.get("val"), torch.Tensor)
+    )
+    return all(torch.promote_types(dtype, other) == dtype for other in others)
 
 
 def _outputs(
@@ -107,7 +158,6 @@ def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return x // y if exact else None
 
 
-_ATEN = torch.ops.aten
 _NUMBERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_ATEN.scalar_tensor.default, _ATEN._to_copy.default), lambda x: x),
     _ATEN.add.Tensor: lambda x, y, alpha=1: x + y * alpha,
