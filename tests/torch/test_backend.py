@@ -149,6 +149,8 @@ def test_groups_of_other_products_are_left_to_pytorch() -> None:
         same(run(x, weight), function(x, weight), 1e-2)
         (left,) = explain(run, x, weight).left
     assert "constant matrices" in left
+    node = torch.fx.Graph().call_function(torch.ops.aten._grouped_mm.default, ())
+    assert cut.reason(node, torch.device("cuda")) == "would copy a matrix for each row"
 
 
 @pytest.mark.full

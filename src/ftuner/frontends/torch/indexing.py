@@ -222,8 +222,9 @@ def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Valu
 def _histogram(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     """How many elements are in each of several intervals of one width. The last one has its upper
     end, too. Without a range it is that of the elements."""
-    dtype, x = x.dtype, x.reshape((product(x.shape),))
-    x = x if dtype.kind == "float" else x.cast(FLOAT64)
+    if x.dtype not in (FLOAT32, FLOAT64):
+        raise unsupported(f"a histogram of {x.dtype}, whose limits are rounded")
+    x = x.reshape((product(x.shape),))
     if min != max:
         low, high = x.like(min), x.like(max)
     else:
@@ -238,7 +239,7 @@ def _histogram(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Val
     ).unsqueeze([1])  # fmt: skip
     before = (x < ends) | (equal(from_high, 0).unsqueeze([1]) & equal(x, high))
     counts = before.cast(INT64).reduce("sum", [1], False)
-    return (counts.slice(0, 1, bins) - counts.slice(0, 0, bins)).cast(dtype)
+    return (counts.slice(0, 1, bins) - counts.slice(0, 0, bins)).cast(x.dtype)
 
 
 _KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}
