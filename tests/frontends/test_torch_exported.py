@@ -260,12 +260,16 @@ class Residual(nn.Module):  # type: ignore[name-defined, misc]
         super().__init__()
         self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1, bias=False)
         self.norm, self.relu = nn.BatchNorm2d(3), nn.ReLU(inplace=True)
+        self.first = nn.utils.parametrizations.weight_norm(self.first, dim=1)
 
     def forward(self, x: Any) -> Any:
         found = self.norm(self.second(self.relu(self.first(x))))
         found += x
         rows = self.relu(found).flatten(2)
-        rows = (rows * 2).transpose(1, 2).mul_(0.5)
+        rows = (rows * 2).view(rows.shape).transpose(1, 2).mul_(0.5)
+        best, _ = torch.topk(rows, 2, dim=-1)
+        best /= best.sum(-1, keepdim=True) + 1
+        rows = torch.diff(rows, prepend=best, dim=-1)
         return (rows + 1).masked_fill_(rows > 1, 1.0)
 
 
@@ -280,7 +284,10 @@ class Shared(nn.Module):  # type: ignore[name-defined, misc]
         third = torch.dropout(y * 1, 0.5, False)
         whole = third + 0
         third.mul_(3)
-        return view, first, second.mul_(second), whole, third, (x * 1).lt_(0.5)
+        last, _ = torch.topk(y, 2, dim=-1)
+        part = last[1:]
+        last /= last.sum(-1, keepdim=True)
+        return part, last, view, first, second.mul_(second), whole, third, (x * 1).lt_(0.5)
 
 
 def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:

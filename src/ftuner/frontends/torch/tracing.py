@@ -40,7 +40,8 @@ _TRUTHS = re.compile(r"(eq|ge|gt|le|lt|ne|logical_\w+)_\.")
 
 def without_updates(graph: fx.Graph) -> None:
     """Replace operators in place by those that give new tensors, where nothing else reads what they
-    update. torch would trace the program again for them."""
+    update afterwards. torch would trace the program again for them."""
+    order = {node: number for number, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         op = node.target
         if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
@@ -50,19 +51,37 @@ def without_updates(graph: fx.Graph) -> None:
         if plain is None or name_of(plain) not in ATEN or _TRUTHS.match(name_of(op)):
             continue
         x = node.args[0] if node.args else None
-        if isinstance(x, fx.Node) and _is_own(x) and _keeps_dtype(x, node.all_input_nodes):
+        if not isinstance(x, fx.Node) or not _keeps_dtype(x, node.all_input_nodes):
+            continue
+        if _is_own(x, node, lambda user, last=order[node]: order[user] < last):
             node.target = plain
 
 
-def _is_own(x: fx.Node) -> bool:
-    """Whether a node has one reader, which no other tensor shares memory with."""
-    op = x.target
-    if len(x.users) != 1 or not isinstance(op, torch._ops.OpOverload):
+def _is_own(x: fx.Node, reader: fx.Node, is_before: Callable[[fx.Node], bool]) -> bool:
+    """Whether no other tensor shares memory with what a node gives, of which one is a reader and
+    the others come before the update."""
+    if not all(user is reader or (is_before(user) and _is_new(user)) for user in x.users):
         return False
-    aliases = [r.alias_info is not None for r in op._schema.returns]
-    if not any(aliases):
-        return name_of(op) in _NEW or not op.has_kernel_for_dispatch_key(_COMPOSITE)
-    return len(aliases) == 1 and len(x.all_input_nodes) == 1 and _is_own(x.all_input_nodes[0])
+    if _is_new(x):
+        return True
+    views = isinstance(x.target, torch._ops.OpOverload) and len(x.target._schema.returns) == 1
+    aliases = views and x.target._schema.returns[0].alias_info is not None
+    read = [y for y in x.all_input_nodes if isinstance(y.meta.get("val"), torch.Tensor)]
+    return aliases and len(read) == 1 and _is_own(read[0], x, is_before)
+
+
+def _is_new(x: fx.Node) -> bool:
+    """Whether what a node gives shares memory with nothing that was there before."""
+    op = x.target
+    if op is operator.getitem:
+        whole = x.all_input_nodes[0]
+        twice = sum(user.args[1:] == x.args[1:] for user in whole.users) > 1
+        return not twice and _is_new(whole)
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    if any(r.alias_info is not None for r in op._schema.returns):
+        return False
+    return name_of(op) in _NEW or not op.has_kernel_for_dispatch_key(_COMPOSITE)
 
 
 def _keeps_dtype(x: fx.Node, operands: Sequence[fx.Node]) -> bool:
