@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,8 +41,9 @@ _TRUTHS = re.compile(r"(eq|ge|gt|le|lt|ne|logical_\w+)_\.")
 def without_updates(graph: fx.Graph) -> None:
     """Replace operators in place by those that give new tensors, where nothing else reads what they
     update afterwards. torch would trace the program again for them."""
-    order = {node: number for number, node in enumerate(graph.nodes)}
+    before: set[fx.Node] = set()
     for node in graph.nodes:
+        before.add(node)
         op = node.target
         if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
             continue
@@ -53,21 +54,21 @@ def without_updates(graph: fx.Graph) -> None:
         x = node.args[0] if node.args else None
         if not isinstance(x, fx.Node) or not _keeps_dtype(x, node.all_input_nodes):
             continue
-        if _is_own(x, node, lambda user, last=order[node]: order[user] < last):
+        if _is_own(x, node, before):
             node.target = plain
 
 
-def _is_own(x: fx.Node, reader: fx.Node, is_before: Callable[[fx.Node], bool]) -> bool:
-    """Whether no other tensor shares memory with what a node gives, of which one is a reader and
-    the others come before the update."""
-    if not all(user is reader or (is_before(user) and _is_new(user)) for user in x.users):
+def _is_own(x: fx.Node, reader: fx.Node, before: Collection[fx.Node]) -> bool:
+    """Whether no other tensor shares memory with what a node gives: what reads it, beside the
+    reader, comes before the update and gives new tensors."""
+    if not all(user is reader or (user in before and _is_new(user)) for user in x.users):
         return False
-    if _is_new(x):
-        return True
-    views = isinstance(x.target, torch._ops.OpOverload) and len(x.target._schema.returns) == 1
-    aliases = views and x.target._schema.returns[0].alias_info is not None
+    op = x.target
+    if _is_new(x) or not isinstance(op, torch._ops.OpOverload):
+        return _is_new(x)
+    aliases = [r.alias_info is not None for r in op._schema.returns] == [True]
     read = [y for y in x.all_input_nodes if isinstance(y.meta.get("val"), torch.Tensor)]
-    return aliases and len(read) == 1 and _is_own(read[0], x, is_before)
+    return aliases and len(read) == 1 and _is_own(read[0], x, before)
 
 
 def _is_new(x: fx.Node) -> bool:
