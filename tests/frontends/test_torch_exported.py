@@ -23,6 +23,9 @@ from ftuner.errors import (
 )
 
 torch = pytest.importorskip("torch")
+
+from ftuner.frontends.torch import exported  # noqa: E402
+
 nn = torch.nn
 pytestmark = [pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -248,6 +251,59 @@ def test_an_integer_that_a_module_counts_is_no_constant() -> None:
     for length in (21, 8, 9):
         x = torch.randn(2, 4, length)
         assert close(model(x), other(x))
+
+
+class Residual(nn.Module):  # type: ignore[name-defined, misc]
+    """Updates what nothing else reads, as networks of torchvision do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 1, bias=False)
+        self.norm, self.relu = nn.BatchNorm2d(3), nn.ReLU(inplace=True)
+        self.first = nn.utils.parametrizations.weight_norm(self.first, dim=1)
+
+    def forward(self, x: Any) -> Any:
+        found = self.norm(self.second(self.relu(self.first(x))))
+        found += x
+        rows = self.relu(found).flatten(2)
+        rows = (rows * 2).view(rows.shape).transpose(1, 2).mul_(0.5)
+        best, _ = torch.topk(rows, 2, dim=-1)
+        best /= best.sum(-1, keepdim=True) + 1
+        rows = torch.diff(rows, prepend=best, dim=-1)
+        return (rows + 1).masked_fill_(rows > 1, 1.0)
+
+
+class Shared(nn.Module):  # type: ignore[name-defined, misc]
+    """Updates what is read elsewhere."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        first = x * 2
+        view = first[1:]
+        first.add_(1)
+        second = (x + 1).relu_()
+        third = torch.dropout(y * 1, 0.5, False)
+        whole = third + 0
+        third.mul_(3)
+        last, _ = torch.topk(y, 2, dim=-1)
+        part = last[1:]
+        last /= last.sum(-1, keepdim=True)
+        return part, last, view, first, second.mul_(second), whole, third, (x * 1).lt_(0.5)
+
+
+def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch traces a program again only for other updates."""
+    made = []
+    original = exported.decomposed
+    monkeypatch.setattr(exported, "decomposed", lambda *a: [made.append(a), original(*a)][1])
+    x = torch.randn(2, 3, 4, 5)
+    for module, given, times in ((Residual(), (x,), 0), (Shared(), (x, x + 1), 1)):
+        made.clear()
+        model = ftuner.compile(module.eval(), given)
+        assert len(made) == times
+        given = tuple(y[:, :, :3].repeat(2, 1, 1, 1) for y in given)
+        with torch.no_grad():
+            wanted = module(*(y.clone() for y in given))
+        torch.testing.assert_close(model(*given), wanted)
 
 
 class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]

@@ -25,7 +25,8 @@ CORE = (
     "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
     "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.bicubic",
     "nn.functional.layer_norm", "nn.functional.scaled_dot_product_attention",
-    "nn.functional.unfold", "nn.functional.pixel_shuffle", "diagonal_scatter", "erfinv",
+    "nn.functional.unfold", "nn.functional.pixel_shuffle", "diagonal_scatter", "diff", "erfinv",
+    "histc",
 )  # fmt: skip
 DTYPES = (torch.float32, torch.int64, torch.bool)
 MOST = 2

@@ -87,9 +87,10 @@ def test_references_take_and_give_halves() -> None:
 
 
 @pytest.mark.parametrize("dtype", [FLOAT32, INT8, INT64], ids=str)
-@pytest.mark.parametrize("shape", [(300, 257), (256, 1000)])
-def test_a_transposed_matrix_becomes_row_major(shape: tuple[int, int], dtype: DType) -> None:
-    x = np.arange(shape[0] * shape[1]).astype(held_in(dtype)).reshape(shape[::-1]).T
+@pytest.mark.parametrize("shape", [(300, 257), (256, 1000), (2, 3, 270, 259)])
+def test_transposed_matrices_become_row_major(shape: tuple[int, ...], dtype: DType) -> None:
+    turned = (*shape[:-2], shape[-1], shape[-2])
+    x = np.arange(np.prod(shape)).astype(held_in(dtype)).reshape(turned).swapaxes(-1, -2)
     found = converted(x, dtype)
     assert found.flags.c_contiguous
     assert found.dtype == x.dtype

@@ -12,6 +12,18 @@ from torch.utils._pytree import tree_leaves
 from ftuner.torch import backend
 
 WIDTH = 16
+MEMORY = {
+    "transposed": torch.randn(4, 3).t(),
+    "strided": torch.randn(6, 8)[::2, 1::2],
+    "expanded": torch.randn(3, 1).expand(3, 4),
+    "scalar": torch.randn(1).expand(3, 4),
+    "no rows": torch.zeros(0, 4),
+    "no columns": torch.zeros(3, 0),
+    "offset": torch.randn(13)[1:].view(3, 4),
+    "negated": torch.randn(3, 4, dtype=torch.complex64).conj().imag,
+    "parameter": nn.Parameter(torch.randn(3, 4)),
+}
+"""Matrices by how they are stored."""
 
 
 def compiled(module: Callable[..., Any], dynamic: bool | None = True, **options: object) -> Any:
@@ -19,6 +31,11 @@ def compiled(module: Callable[..., Any], dynamic: bool | None = True, **options:
     if isinstance(module, nn.Module):
         module.eval()
     return torch.compile(module, backend=backend, dynamic=dynamic, options=options or None)
+
+
+def computed(x: torch.Tensor) -> torch.Tensor:
+    """Enough operators for a region."""
+    return (x.sigmoid() * x.exp() + x.tanh()) * 2 - x
 
 
 def mlp() -> nn.Module:

@@ -117,6 +117,42 @@ def test_recurrent_layers() -> None:
             assert len(explain(run, inputs[0]).models) == 1
 
 
+def test_experts_of_transformers() -> None:
+    """By default their rows are sorted by expert, and multiplied in groups."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    module = transformers.MixtralModel(config)
+    run = compiled(lambda ids: module(ids, use_cache=False)[0])
+    with torch.no_grad():
+        for shape in SHAPES:
+            ids = torch.randint(32, shape)
+            same(run(ids), module(ids, use_cache=False)[0])
+            found = explain(run, ids)
+            assert (found.share, found.left) == (1.0, {})
+    (model,) = found.models
+    assert [step.kind for step in model.steps].count("experts") == 2
+
+
+def test_groups_of_other_products_are_left_to_pytorch() -> None:
+    """A matrix that is no constant would be copied for each row."""
+    ends = torch.tensor([3, 3, 8], dtype=torch.int32)
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return nn.functional.grouped_mm(x, weight, offs=ends)
+
+    run = compiled(function)
+    x, weight = torch.randn(8, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16()
+    with torch.no_grad():
+        same(run(x, weight), function(x, weight), 1e-2)
+        (left,) = explain(run, x, weight).left
+    assert "constant matrices" in left
+    node = torch.fx.Graph().call_function(torch.ops.aten._grouped_mm.default, ())
+    assert cut.reason(node, torch.device("cuda")) == "would copy a matrix for each row"
+
+
 @pytest.mark.full
 def test_shapes_that_are_known() -> None:
     module = mlp().eval()

@@ -11,18 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.torch.modules import WIDTH, compiled, mlp, same
+from tests.torch.modules import MEMORY, WIDTH, compiled, computed, mlp, same
 from torch import nn
 
 from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.registry import ATEN
 from ftuner.graph.ir import Value
 from ftuner.torch import explain
-
-
-def computed(x: torch.Tensor) -> torch.Tensor:
-    """Enough operators for a region."""
-    return (x.sigmoid() * x.exp() + x.tanh()) * 2 - x
 
 
 def compare(function: Callable[..., Any], *inputs: Any, regions: int | None = 1) -> Any:
@@ -142,18 +137,7 @@ def test_results_are_new_memory() -> None:
                 y.fill_(9)
 
 
-@pytest.mark.parametrize(
-    "x",
-    [
-        torch.randn(4, 3).t(), torch.randn(6, 8)[::2, 1::2], torch.randn(3, 1).expand(3, 4),
-        torch.randn(1).expand(3, 4), torch.zeros(0, 4), torch.zeros(3, 0),
-        torch.randn(13)[1:].view(3, 4),
-        torch.randn(3, 4, dtype=torch.complex64).conj().imag,
-        nn.Parameter(torch.randn(3, 4)),
-    ],
-    ids=["transposed", "strided", "expanded", "scalar", "no rows", "no columns", "offset",
-         "negated", "parameter"],
-)  # fmt: skip
+@pytest.mark.parametrize("x", MEMORY.values(), ids=list(MEMORY))
 def test_memory_of_inputs(x: torch.Tensor) -> None:
     with torch.no_grad():
         run = compiled(computed)

@@ -12,7 +12,7 @@ from tests.torch.samples import outcome, samples
 
 FEW = (
     "add", "addcmul", "addmm", "angle", "bitwise_and", "clamp", "copysign", "cumsum", "diagonal",
-    "diagonal_scatter", "fill", "index_put", "masked_fill", "nn.functional.conv2d",
+    "diagonal_scatter", "fill", "histc", "index_put", "masked_fill", "nn.functional.conv2d",
     "nn.functional.layer_norm", "polar", "scatter_reduce.amax", "select", "sort", "t", "transpose",
     "exponential", "uniform", "unsqueeze", "where",
 )  # fmt: skip

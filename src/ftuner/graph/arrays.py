@@ -54,8 +54,8 @@ def converted(values: Any, dtype: DType, held: np.dtype[Any] | None = None) -> A
     elif isinstance(values, np.ndarray) and values.dtype == held and _is_transposed(values):
         array = np.empty(values.shape, held)
         step = _LINE_BYTES // held.itemsize
-        for column in range(0, values.shape[1], step):
-            array[:, column : column + step] = values[:, column : column + step]
+        for column in range(0, values.shape[-1], step):
+            array[..., column : column + step] = values[..., column : column + step]
     else:
         with np.errstate(over="ignore"):
             array = np.asarray(values, held, order="C")
@@ -63,9 +63,9 @@ def converted(values: Any, dtype: DType, held: np.dtype[Any] | None = None) -> A
 
 
 def _is_transposed(array: Array) -> bool:
-    """Whether an array is a large matrix whose columns are rows of memory."""
-    large = array.ndim == 2 and min(array.shape) >= _BLOCKED
-    return large and array.flags.f_contiguous and array.itemsize <= _LINE_BYTES
+    """Whether an array is large matrices whose columns are rows of memory."""
+    large = array.ndim >= 2 and min(array.shape[-2:]) >= _BLOCKED
+    return large and array.swapaxes(-1, -2).flags.c_contiguous and array.itemsize <= _LINE_BYTES
 
 
 def texts(array: Array) -> Array:

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.frontends.torch.dims import expression_of
+from ftuner.frontends.torch.products import GROUPED
 from ftuner.frontends.torch.random_numbers import DRAWING
 from ftuner.frontends.torch.registry import ATEN, name_of
 
@@ -59,6 +60,8 @@ def reason(node: fx.Node, device: torch.device) -> str:
         return "no importer"
     if name_of(node.target) in DRAWING:
         return "draws numbers of torch's generator"
+    if name_of(node.target) in GROUPED and device.type != "cpu":
+        return "would copy a matrix for each row"
     results, *operands = ([x.meta.get("val")] for x in (node, *node.all_input_nodes))
     for value in pytree.tree_leaves(results):
         why = _reason_of(value, device)

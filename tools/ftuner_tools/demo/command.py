@@ -1,4 +1,5 @@
-"""`ftuner demo`: searches Python's standard library by meaning, reads a page, and hears speech."""
+"""`ftuner demo`: searches Python's standard library by meaning, reads a page, compiles a module of
+PyTorch, and hears speech."""
 
 from __future__ import annotations
 
@@ -23,23 +24,30 @@ def demo(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search texts, read a photographed page, and hear speech.
+    """Search texts, read a photographed page, compile a module of PyTorch, and hear speech.
 
     The texts are the docstrings of Python's standard library, searched by meaning. Each text, line
     and sound is computed at its own size.
     """
     from ftuner_tools.demo.latencies import latency_table
+    from ftuner_tools.demo.modules import compiled, needs_torch, show_compiled
     from ftuner_tools.demo.page import model_paths, photograph, read, show_reading
     from ftuner_tools.demo.sentences import QUERIES, encoder_path, search, show_search, tokeniser
     from ftuner_tools.demo.speech import hear, needs, show_hearing
 
     # Before anything is compiled: what is missing is said at once.
     encode, encoder, paths, page = tokeniser(), encoder_path(), model_paths(), photograph()
+    # No extra of the tools has these, so that the rest runs without.
     heard_by, hint = None, ""
     try:
         heard_by = needs()
-    except ConfigurationError as error:  # No extra can have it, so that the rest runs without.
+    except ConfigurationError as error:
         hint = str(error)
+    no_torch = ""
+    try:
+        needs_torch()
+    except ConfigurationError as error:
+        no_torch = str(error)
     out = console()
     found = search(query or QUERIES, encode, encoder, threads)
     if not as_json:
@@ -47,12 +55,22 @@ def demo(
     reading = read(page, paths, threads)
     if not as_json:
         show_reading(out, reading)
+    module = None if no_torch else compiled(threads)
+    if not as_json and module is not None:
+        show_compiled(out, module)
     hearing = hear(heard_by, threads) if heard_by is not None else None
     if as_json:
         speech = asdict(hearing) if hearing is not None else {"missing": hint}
-        print_json({**asdict(found), "page": asdict(reading), "speech": speech})
+        layer = asdict(module) if module is not None else {"missing": no_torch}
+        print_json(
+            {**asdict(found), "page": asdict(reading), "module": layer, "speech": speech}
+        )  # fmt: skip
         return
     rows = [*found.latencies, *reading.latencies]
+    if module is not None:
+        rows += module.latencies
+    else:
+        out.print(f"\n{no_torch}", markup=False, highlight=False, soft_wrap=True)
     if hearing is not None:
         show_hearing(out, hearing)
         rows += hearing.latencies

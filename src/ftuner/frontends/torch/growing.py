@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 
 from ftuner.errors import ExportError, FTunerError
 from ftuner.frontends.torch.dims import Branch, branches_of, expression_of
-from ftuner.frontends.torch.tracing import extents_kept, whole_numbers
+from ftuner.frontends.torch.tracing import extents_kept, whole_numbers, without_updates
 
 _LOG = logging.getLogger(__name__)
 
@@ -179,7 +179,10 @@ def _traced(
                 module, tuple(tensors), dynamic_shapes=(tuple(shapes),), strict=False
             )
         written = numbers.keys() & found.graph_signature.buffers_to_mutate.values()
-        return _traced(module, name, tensors, shapes, written) if written else found
+        if written:
+            return _traced(module, name, tensors, shapes, written)
+        without_updates(found.graph)
+        return found
     except FTunerError:
         raise
     except Exception as error:  # The module, and torch, raise anything.

@@ -12,7 +12,7 @@ from ftuner.frontends.torch.pointwise import floor_quotient
 from ftuner.frontends.torch.promotion import Operand, indices, promoted, truth, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
-from ftuner.graph.algebra import apply, concat, equal, gather, scalar, where
+from ftuner.graph.algebra import apply, concat, equal, gather, iota, scalar, where
 from ftuner.graph.checks import origin, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.pointwise import broadcast_shape
@@ -211,6 +211,30 @@ def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Valu
     else:
         src = weights.cast(weights.dtype if weights.dtype in (FLOAT32, FLOAT64) else FLOAT64)
     return _scattered(src.like(0).broadcast((count,)), 0, x, src, "add")
+
+
+@aten("histc")
+def _histogram(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
+    """How many elements are in each of several intervals of one width. The last one has its upper
+    end, too. Without a range it is that of the elements."""
+    if x.dtype not in (FLOAT32, FLOAT64):
+        raise unsupported(f"a histogram of {x.dtype}, whose limits are rounded")
+    x = x.reshape((product(x.shape),))
+    if min != max:
+        low, high = x.like(min), x.like(max)
+    else:
+        low, high = (x.reduce(kind, [0], False) for kind in ("minimum", "maximum"))
+        same = equal(low, high)
+        low, high = where(same, low - 1, low), where(same, high + 1, high)
+    width, from_low = (high - low) / bins, iota(bins + 1)
+    from_high = from_low * -1 + bins
+    ends = where(
+        from_low < from_high, low + width * from_low.cast(x.dtype),
+        high - width * from_high.cast(x.dtype),
+    ).unsqueeze([1])  # fmt: skip
+    before = (x < ends) | (equal(from_high, 0).unsqueeze([1]) & equal(x, high))
+    counts = before.cast(INT64).reduce("sum", [1], False)
+    return (counts.slice(0, 1, bins) - counts.slice(0, 0, bins)).cast(x.dtype)
 
 
 _KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}

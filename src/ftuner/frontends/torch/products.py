@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import product
+from ftuner.core.dtype import DType
+from ftuner.frontends.torch.ordering import search
 from ftuner.frontends.torch.pointwise import add, multiply
 from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import equal, sqrt, where
+from ftuner.graph.algebra import equal, gather, iota, sqrt, where
 from ftuner.graph.checks import unsupported
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
+
+GROUPED = ("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
+"""Products by the matrices of groups of rows. A CPU reads the matrices in place; on a GPU each row
+would have a copy of one."""
 
 
 @aten("linear")
@@ -49,6 +55,21 @@ def _added_batch(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number =
 def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
     found = _scaled(_outer(x, y), alpha)
     return found if beta == 0 else add(_scaled(c, beta), found)
+
+
+@aten(*GROUPED)
+def _grouped(
+    x: Value, weight: Value, offs: Value | None = None, bias: Value | None = None,
+    out_dtype: DType | None = None,
+) -> Value:  # fmt: skip
+    """Each row by the matrix of its group, whose rows end before its offset: the experts of
+    `transformers`. Rows after the last group are not defined."""
+    if offs is None or bias is not None or x.rank != 2 or weight.constant is None:
+        raise unsupported("a grouped product other than of rows by constant matrices")
+    groups, _, n = weight.shape
+    group = search(offs, iota(x.shape[0]), right=True).at_most(groups - 1)
+    found = x.unsqueeze([1]) @ gather(weight, group)
+    return found.reshape((x.shape[0], n)).cast(out_dtype or x.dtype)
 
 
 @aten("einsum")

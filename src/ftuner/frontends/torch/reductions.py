@@ -9,8 +9,8 @@ from ftuner.core.dim import maximum, product
 from ftuner.core.dtype import BOOL, INT64, UINT8, DType
 from ftuner.frontends.torch.promotion import counting, floating, summed, truth
 from ftuner.frontends.torch.registry import aten
-from ftuner.frontends.torch.views import axes_of, axis_of, diagonal
-from ftuner.graph.algebra import apply, counted, exp, isinf, isnan, log, sqrt, where
+from ftuner.frontends.torch.views import axes_of, axis_of, diagonal, joined
+from ftuner.graph.algebra import apply, concat, counted, equal, exp, isinf, isnan, log, sqrt, where
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value
 
@@ -140,6 +140,13 @@ def _norm(
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
 
 
+@aten("_weight_norm")
+def _of_norm(v: Value, g: Value, dim: int = 0) -> Value:
+    """v with vectors of the norms g, one for each position along an axis; -1 is none."""
+    norms = vector_norm(v, dim=[a for a in range(v.rank) if a != dim], keepdim=True)
+    return v * (g / norms)
+
+
 @aten("logsumexp")
 def log_sum_exp(x: Value, dim: Axes, keepdim: bool = False) -> Value:
     """log(sum(exp(x))), with the largest element subtracted first so that nothing overflows."""
@@ -172,6 +179,21 @@ def _cumulative(x: Value, dim: int, dtype: DType | None = None, *, op: str) -> V
     if not x.rank:
         return x
     return apply(op, x, axis=axis_of(dim, x.rank), exclusive=False, reverse=False)
+
+
+@aten("diff")
+def _differences(
+    x: Value, n: int = 1, dim: int = -1, prepend: Value | None = None, append: Value | None = None
+) -> Value:
+    """Each element along an axis minus the one before it."""
+    axis = axis_of(dim, x.rank)
+    if n:
+        x = concat(joined([y for y in (prepend, x, append) if y is not None]), axis)
+    for _ in range(n):
+        count = maximum(x.shape[axis] - 1, 0)
+        later, earlier = x.slice(axis, x.shape[axis] - count, count), x.slice(axis, 0, count)
+        x = ~equal(later, earlier) if x.dtype == BOOL else later - earlier
+    return x
 
 
 @aten("trace")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import fx
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
@@ -17,9 +19,78 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ftuner.frontends.torch.registry import ATEN, name_of
+
 Tensors = tuple[torch.Tensor, ...]
+_ATEN = torch.ops.aten
 _check: Any = torch._check
 _COMPOSITE = DispatchKey.CompositeImplicitAutograd
+
+
+_NEW = frozenset({
+    "batch_norm.default", "bilinear.default", "conv1d.default", "conv2d.default", "conv3d.default",
+    "conv_transpose1d.default", "conv_transpose2d.input", "conv_transpose3d.input",
+    "group_norm.default", "instance_norm.default", "layer_norm.default", "linear.default",
+    "matmul.default", "rms_norm.default",
+})  # fmt: skip
+"""Composite operators that always give new tensors."""
+_TRUTHS = re.compile(r"(eq|ge|gt|le|lt|ne|logical_\w+)_\.")
+"""Operators in place whose results are Boolean otherwise."""
+
+
+def without_updates(graph: fx.Graph) -> None:
+    """Replace operators in place by those that give new tensors, where nothing else reads what they
+    update afterwards. torch would trace the program again for them."""
+    before: set[fx.Node] = set()
+    for node in graph.nodes:
+        before.add(node)
+        op = node.target
+        if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
+            continue
+        packet = getattr(_ATEN, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+        plain = getattr(packet, op._overloadname, None)
+        if plain is None or name_of(plain) not in ATEN or _TRUTHS.match(name_of(op)):
+            continue
+        x = node.args[0] if node.args else None
+        if not isinstance(x, fx.Node) or not _keeps_dtype(x, node.all_input_nodes):
+            continue
+        if _is_own(x, node, before):
+            node.target = plain
+
+
+def _is_own(x: fx.Node, reader: fx.Node, before: Collection[fx.Node]) -> bool:
+    """Whether no other tensor shares memory with what a node gives: what reads it, beside the
+    reader, comes before the update and gives new tensors."""
+    if not all(user is reader or (user in before and _is_new(user)) for user in x.users):
+        return False
+    op = x.target
+    if _is_new(x) or not isinstance(op, torch._ops.OpOverload):
+        return _is_new(x)
+    aliases = [r.alias_info is not None for r in op._schema.returns] == [True]
+    read = [y for y in x.all_input_nodes if isinstance(y.meta.get("val"), torch.Tensor)]
+    return aliases and len(read) == 1 and _is_own(read[0], x, before)
+
+
+def _is_new(x: fx.Node) -> bool:
+    """Whether what a node gives shares memory with nothing that was there before."""
+    op = x.target
+    if op is operator.getitem:
+        whole = x.all_input_nodes[0]
+        twice = sum(user.args[1:] == x.args[1:] for user in whole.users) > 1
+        return not twice and _is_new(whole)
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    if any(r.alias_info is not None for r in op._schema.returns):
+        return False
+    return name_of(op) in _NEW or not op.has_kernel_for_dispatch_key(_COMPOSITE)
+
+
+def _keeps_dtype(x: fx.Node, operands: Sequence[fx.Node]) -> bool:
+    """Whether no operand makes torch compute in another dtype than that of x."""
+    dtype, *others = (
+        n.meta["val"].dtype for n in (x, *operands) if isinstance(n.meta.get("val"), torch.Tensor)
+    )
+    return all(torch.promote_types(dtype, other) == dtype for other in others)
 
 
 def _outputs(
@@ -107,7 +178,6 @@ def _quotient(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return x // y if exact else None
 
 
-_ATEN = torch.ops.aten
 _NUMBERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_ATEN.scalar_tensor.default, _ATEN._to_copy.default), lambda x: x),
     _ATEN.add.Tensor: lambda x, y, alpha=1: x + y * alpha,
