@@ -191,7 +191,9 @@ def test_words_are_multiplied_by_one_instruction_of_arm(rows: DType) -> None:
     """Without a CPU that has it: one in each of the tile's vectors and steps of a round."""
     row = instruction_set("neon")
     types, tile = WORD_PRODUCTS[rows], RegisterTile(4, 2, 1)
-    target = Target("aarch64-unknown-linux-gnu", row.scheduling_model, f"{row.features},+i8mm,+bf16")
+    target = Target(
+        "aarch64-unknown-linux-gnu", row.scheduling_model, f"{row.features},+i8mm,+bf16"
+    )
     kernel = UKernel(tile, types, row.name, 4)
     module = ir.Module("kernel")
     module.triple = target.triple
