@@ -103,7 +103,8 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
     assert "pip install ftuner-tools" in without.stderr
     subprocess.run([*install, "ftuner-tools"], check=True, env=clean)
     subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
-    subprocess.run([program, "cache", "--clear", "--yes"], check=True, env=clean)
+    clear = [program, "cache", "--clear", "--yes"]
+    subprocess.run(clear, check=True, env=clean, stdout=subprocess.DEVNULL)
     assert [path for path in (folder / "cache").rglob("*") if path.is_file()] == []
     subprocess.run([*pip, "uninstall", "--yes", "ftuner", "ftuner-tools"], check=True, env=clean)
     left = {path.name for path in folder.rglob("*ftuner*") if path.suffix != ".pyc"}
