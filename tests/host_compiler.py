@@ -59,5 +59,8 @@ def _compile_bundle(bundle: Bundle, target: Target) -> bytes:
 
 
 if "HOST_PYTHON" in os.environ:
-    sys.modules[COMPILER_MODULE] = SimpleNamespace(compile_bundle=_compile_bundle)  # type: ignore[assignment]
-    compile_processes.worthwhile_processes = lambda *_: 1
+    sys.modules[COMPILER_MODULE] = SimpleNamespace(  # type: ignore[assignment]
+        compile_bundle=_compile_bundle, answer=lambda request: _compile_bundle(*request)
+    )
+    # Emulated compiling processes would only pass requests on.
+    compile_processes.usable_processes = lambda: 1

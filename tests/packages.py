@@ -103,9 +103,21 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
     assert "pip install ftuner-tools" in without.stderr
     subprocess.run([*install, "ftuner-tools"], check=True, env=clean)
     subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
+    clear = [program, "cache", "--clear", "--yes"]
+    subprocess.run(clear, check=True, env=clean, stdout=subprocess.DEVNULL)
+    assert [path for path in (folder / "cache").rglob("*") if path.is_file()] == []
     subprocess.run([*pip, "uninstall", "--yes", "ftuner", "ftuner-tools"], check=True, env=clean)
     left = {path.name for path in folder.rglob("*ftuner*") if path.suffix != ".pyc"}
     assert left == set(), "files beside the cache"
+    if package.suffix == ".whl":
+        # As docs/recipes.md says of machines without a network.
+        files = str(folder / "wheels")
+        wanted = f"ftuner=={VERSION}"
+        brought = [*pip, "download", "--extra-index-url", index, "--dest", files, wanted]
+        subprocess.run(brought, check=True, env=clean)
+        offline = [*pip, "install", "--no-index", "--find-links", files, wanted]
+        subprocess.run(offline, check=True, env=clean)
+        subprocess.run([str(inside), "-c", PRODUCT], check=True, env=clean)
 
 
 def main(folder: str, *pythons: str) -> None:

@@ -86,6 +86,33 @@ def test_processes_compile_the_same(
     assert [found[i] for i in range(len(bundles))] == [compile_bundle(b, target) for b in bundles]
 
 
+OUTSIDE = """
+import tests.host_compiler
+from importlib import import_module
+from tests.conftest import HOST_ISAS
+from tests.runtime.test_cache import small_bundles
+from ftuner.codegen.llvm.objects.jit import host_target
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE
+from ftuner.runtime.compile_processes import usable_processes
+
+assert usable_processes() == 1
+compiler, target = import_module(COMPILER_MODULE), host_target(HOST_ISAS[0])
+for bundle in small_bundles():
+    print(compiler.compile_bundle(bundle, target).hex(), compiler.answer((bundle, target)).hex())
+"""
+
+
+def test_a_compiler_outside_of_an_emulator(environment: dict[str, str]) -> None:
+    """It gives what the module that it stands for gives, by either function, and no compiling
+    process is started beside it."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE], env={**environment, "HOST_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    wanted = [compile_bundle(b, host_target(HOST_ISAS[0])).hex() for b in small_bundles()]
+    assert done.stdout.split() == [text for text in wanted for _ in range(2)], done.stderr
+
+
 @pytest.mark.parametrize(
     ("request_", "message"),
     [

@@ -27,8 +27,8 @@ from ftuner.codegen.llvm.objects.jit import (
 )
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
-from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT8, DType
-from ftuner.core.product import product_types
+from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT32, FLOAT64, INT8, UINT8, DType
+from ftuner.core.product import WORD_PRODUCTS, product_types
 from ftuner.hardware.constants import constants
 from ftuner.hardware.isa import (
     FUSED,
@@ -184,6 +184,24 @@ def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
     used = [line for body in loops for line in body if re.search(pattern, line)]
     assert used
     assert all(re.search(rf"\b{register}\d+", line) for line in used)
+
+
+@pytest.mark.parametrize("rows", WORD_PRODUCTS, ids=str)
+def test_words_are_multiplied_by_one_instruction_of_arm(rows: DType) -> None:
+    """Without a CPU that has it: one in each of the tile's vectors and steps of a round."""
+    row = instruction_set("neon")
+    types, tile = WORD_PRODUCTS[rows], RegisterTile(4, 2, 1)
+    target = Target(
+        "aarch64-unknown-linux-gnu", row.scheduling_model, f"{row.features},+i8mm,+bf16"
+    )
+    kernel = UKernel(tile, types, row.name, 4)
+    module = ir.Module("kernel")
+    module.triple = target.triple
+    emit_ukernel(module, kernel, CodeOptions(row, KLoopTuning(), 64))
+    name = {UINT8: "usdot", BFLOAT16: "bfdot"}[rows]
+    loops = k_loops(compile_assembly(module, target), rf"\t{name}\t", kernel.mr * tile.vectors)
+    assert loops
+    assert not any(re.search(r"\tf?mla|\tmul", line) for body in loops for line in body)
 
 
 def test_ir_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -24,9 +25,43 @@ from ftuner.planner.cpu.plan import Plan, Problem
 from ftuner.planner.cpu.planner import Planner, grids, panel_problem
 from ftuner.ukernels.cpu.library import build_library
 
-MACHINES = {
-    (machine.name, isa.name): machine for machine in recorded_cpus() for isa in machine.isas
+RECORDED = {machine.name: machine for machine in recorded_cpus()}
+ARM = {
+    # name: (model, cores, GHz, multiply-adds, loads and stores a cycle, KiB of caches, GB/s)
+    "graviton3": ("Neoverse V1", 64, 2.6, (4, 3, 2), (64, 1024, 32 << 10), 307),
+    "altra": ("Neoverse N1", 80, 3.0, (2, 2, 1), (64, 1024, 32 << 10), 205),
+    "m1-max": ("Apple Firestorm", 8, 3.2, (4, 3, 2), (128, 12 << 10, 48 << 10), 400),
 }
+"""Further Arm machines by Arm's guides and vendors' datasheets; in all else like Graviton2. None
+has been measured."""
+
+
+def like_graviton2(name: str) -> CpuHardware:
+    """A machine of the table above."""
+    model, cores, ghz, (multiply_adds, loads, stores), capacities, memory = ARM[name]
+    base = RECORDED["graviton2"]
+    isa = replace(
+        base.widest, fma_per_cycle=multiply_adds, load_per_cycle=loads, store_per_cycle=stores
+    )
+    clock = ghz * 1e9
+    own = loads * isa.vector_bytes * clock
+    *caches, dram = base.levels
+    levels = [
+        replace(
+            level, capacity_bytes=kib << 10, shared_by_cores=min(level.shared_by_cores, cores),
+            bandwidth_bytes_per_s=own / 2**i, bandwidth_all_bytes_per_s=cores * own / 2**i,
+        )
+        for i, (level, kib) in enumerate(zip(caches, capacities, strict=True))
+    ]  # fmt: skip
+    dram = replace(dram, shared_by_cores=cores, bandwidth_all_bytes_per_s=memory * 1e9)
+    return replace(
+        base, name=name, model_name=model, cores=cores, clock_hz=clock, isas=(isa,),
+        levels=(*levels, dram),
+    )  # fmt: skip
+
+
+CPUS = RECORDED | {name: like_graviton2(name) for name in ARM}
+MACHINES = {(machine.name, isa.name): machine for machine in CPUS.values() for isa in machine.isas}
 
 
 @lru_cache(maxsize=64)
@@ -304,10 +339,10 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["epyc-milan-2", "xeon-8375c", "core-i7-8700", "graviton2"])
+@pytest.mark.parametrize("name", CPUS)
 def test_selection(name: str, golden) -> None:  # type: ignore[no-untyped-def]
-    """What is kept and chosen on recorded machines, as tables to be read when they change."""
-    machine = next(m for m in recorded_cpus() if m.name == name)
+    """What is kept and chosen on known machines, as tables to be read when they change."""
+    machine = CPUS[name]
     lines = [f"# {machine.model_name}, {machine.cores} cores", "", "# widths and tallest tiles"]
     for isa in machine.isas:
         for dtype in DTYPES.values():
