@@ -22,7 +22,6 @@ from ftuner.frontends.torch.calling import Input, flattened, named_arguments
 from ftuner.frontends.torch.calling import name_of as path_name
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.exported import AUTOCAST, Program, as_written, program_of, unique
-from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.growing import Shape, traced
 
 _LOG = logging.getLogger(__name__)
@@ -123,14 +122,18 @@ class _Again:
         return found
 
     def _weights_of(self, module: nn.Module) -> list[object]:
-        every = [*module.named_parameters(), *module.named_buffers()]
-        tensors = {name: x for name, x in every if name not in self._states}
-        found = [
-            (name, x.data_ptr(), None if x.is_inference() else x._version)
-            for name, x in tensors.items()
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        return [
+            (name, x.data_ptr(), None if x.is_inference() else x._version, _sum_of(x))
+            for name, x in tensors
+            if name not in self._states
         ]
-        # Writes through `data` leave the version as it is.
-        return [*found, Fingerprint([*tensors.values()]).words]
+
+
+def _sum_of(x: torch.Tensor) -> str:
+    """The sum of all elements: writes through `data` leave the version as it is."""
+    dtype = torch.complex128 if x.is_complex() else torch.float64
+    return repr(None if x.is_meta else x.detach().sum(dtype=dtype).item())
 
 
 class _Form:
