@@ -85,6 +85,7 @@ CONVOLUTIONS = (
     ((8, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
     ((8, 6, 1, 1), {}),
     ((6, 1, 3, 3), {"group": 6, "strides": [2, 2]}),
+    ((12, 1, 1, 1), {"group": 6}),  # Sums of one element, of channels that are looked up.
     ((4, 3, 2, 3), {"group": 2, "dilations": [2, 1], "pads": [0, 1, 2, 0]}),
 )
 

@@ -144,7 +144,7 @@ def looked_up(kernel: Kernel, schedule: Schedule) -> tuple[int, ...]:
     last axis of what is resized. It is then found once for several tasks."""
     vector = schedule.vector
     walked_otherwise = schedule.across is not None or schedule.interleaved is not None
-    if vector is None or not schedule.tasks or kernel.reduced or kernel.combine or walked_otherwise:
+    if vector is None or not schedule.tasks or kernel.stages or kernel.combine or walked_otherwise:
         return ()
     along, moved = outer_steps(kernel, (vector,)), differing(kernel, (vector,))
     if any(nearer[vector] and c not in along for c, nearer in slopes(kernel).items()):
