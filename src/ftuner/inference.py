@@ -95,9 +95,10 @@ def load(
             default each graph keeps the memory of its largest inputs for each concurrent caller,
             and at most 40 MiB of programs. `Model.kept_bytes` is what is kept now.
         warm: shapes that the model is prepared for before it is returned; see `Model.prepare`.
-        precision: in which products of float32 by weights are computed, on CPUs that have the
+        precision: in which products of float32 by weights are computed, on CPUs that have an
             instruction named here; sums, and all else, stay float32. `bfloat16` rounds both
-            operands to 8 bits of significand, and those of attention (AVX512-BF16). `int8-dynamic`
+            operands to 8 bits of significand, and those of both products of attention, powers
+            included, by heads of at least 16 elements (AVX512-BF16, AMX, BFDOT). `int8-dynamic`
             rounds the weight to 8-bit levels with a scale for each column, and rows to levels with
             a scale for each, so that a row does not depend on the others of its batch (AVX-VNNI,
             AVX512-VNNI).

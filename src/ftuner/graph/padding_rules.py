@@ -332,6 +332,5 @@ RULES: Mapping[str, Callable[[Following, Node], Tails]] = {
     "gather_nd": _gather_nd, "concat": _concat, "iota": _iota,
     "cumulative_sum": _cumulative, "cumulative_product": _cumulative, "matmul": _matmul,
     "norm": _norm, "softmax": _softmax, "reduce": _reduce, "attention": _attention,
-    "word_attention": _attention,
 }  # fmt: skip
 """By operator: raises `NoProofError`, or gives the known tails of the results."""

@@ -49,7 +49,7 @@ class Options:
     """One of `Backend.held_dtypes`, in which float32 is held; by default float32 itself."""
     precision: str = ""
     """One of `graph.passes.word_products.PRECISIONS`, in which products of float32 by weights are
-    computed; by default float32."""
+    computed, and where it says so attention; by default float32."""
     progress: Progress | None = None
     append_in_place: bool = False
     """Whether outputs append to inputs in place, where the graph is one part."""

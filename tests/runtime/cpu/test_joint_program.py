@@ -60,8 +60,12 @@ def test_steps_follow_each_other(
         assert table[place, Step.BEFORE] == ended[begin]
 
 
-def test_python_does_little_for_a_batch(widest: CpuBackend) -> None:
+def test_python_does_little_for_a_batch(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most batches have few requests, for each of which what is done for all of them counts."""
+    # Inputs are asked whether they are tensors where a program has imported torch.
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
     graph = encoder_of(2, 64)
     model = Model(optimised(graph, halves=False), widest, Options(threads=1))
     calls = 0

@@ -1,6 +1,7 @@
 """Programs: steps that run side by side, and workers that come late or not at all."""
 
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,17 @@ def test_products_are_planned_when_loaded(
         feeds = inputs_of(graph, {"B": images, "S": rows})
         assert_close(model.run(feeds), reference(graph, feeds))
     assert bool(written) != ahead
+
+
+@pytest.mark.parametrize("workers", [1, 96, 10_000])
+def test_products_of_one_row_are_planned_first(widest: CpuBackend, workers: int) -> None:
+    """On machines of many cores, too, the next token of a text waits for no plan."""
+    planned: list[tuple[int, ...]] = []
+    task = SimpleNamespace(plan_ranges=lambda firsts, _: planned.append(firsts))
+    writer: Any = SimpleNamespace(_tasks=[task] * 40, _hardware=widest.hardware)
+    ProgramWriter.plan_ahead(writer, workers)
+    assert len(planned) == 40
+    assert {firsts[0] for firsts in planned} == {1}
 
 
 def decoder(layers: int) -> Graph:

@@ -62,7 +62,7 @@ def _infer_words(types: Types, attributes: Attributes, require: Require) -> tupl
     v may be float32, too, and are then rounded."""
     q, k, v, *others = types
     known = q.dtype == BFLOAT16 and k.dtype == v.dtype and k.dtype in (BFLOAT16, FLOAT32)
-    if not known or any(remainder(d, 2) for d in q.shape[-1:]):
+    if not known or remainder(q.shape[-1], 2):
         raise GraphError(f"word_attention of {', '.join(map(str, types))}")
     shapes = q.shape, (*k.shape[:-2], *k.shape[-2:][::-1]), v.shape
     return _infer([*(TensorType(FLOAT32, s) for s in shapes), *others], attributes, require)

@@ -82,7 +82,7 @@ def long_lived(size: int) -> Array:
         AllocationError: the system does not have as much.
     """
     if size > BLOCK_BYTES // 4:
-        return (_spare.take(size) or Pages.new(size)).array(size)
+        return (_spare.take(_lengths(size)) or Pages.new(size)).array(size)
     global _shared
     with _lock:
         if _shared is None or _shared.used + size > BLOCK_BYTES:
@@ -155,7 +155,7 @@ class Pages(mmap.mmap):
         Raises:
             AllocationError: the system does not have as much.
         """
-        if HUGE_PAGE_BYTES <= size <= reservable_bytes() // 2:
+        if HUGE_PAGE_BYTES <= size <= min(reservable_bytes(), MAX_SPARE_BYTES) // 2:
             with suppress(AllocationError):
                 return cls.new(size, more=size)
         return cls.new(size)
@@ -192,23 +192,22 @@ class SparePages:
             if self.bytes > self.limit:
                 self.shrink()
 
-    def take(self, size: int, most: float = 0) -> Pages | None:
-        """Pages for `size` bytes: those of which it is most, those of at most `most` bytes, or
-        those that can grow; None if there are none."""
+    def take(self, lengths: range, longest: int = 0) -> Pages | None:
+        """Pages of one of these lengths, or else shorter ones that can grow, or longer ones of at
+        most `longest` bytes; None if there are none."""
+        wanted = lengths.start
         with self._lock:
-            if self._pages:
-                for length in _lengths(size):
-                    if length in self._pages:
-                        return self._taken(length, -1)
-                larger = min([n for n in self._pages if size <= n <= most], default=0)
-                if larger:
-                    return self._taken(larger, -1)
-                wanted = _lengths(size).start
-                grown = [n for n, same in self._pages.items() if n < wanted <= same[-1].room]
-                if grown:
-                    pages = self._taken(max(grown), -1)
-                    pages.capacity = wanted
-                    return pages
+            for length in lengths if self._pages else ():
+                if found := self._taken(length, -1):
+                    return found
+            every = sorted(self._pages, reverse=True)
+            for length in [n for n in every if n < wanted <= 2 * n]:
+                if found := self._taken(length, -1, room=wanted):
+                    found.capacity = wanted
+                    return found
+            for length in [n for n in reversed(every) if wanted < n <= longest]:
+                if found := self._taken(length, -1):
+                    return found
         return None
 
     def shrink(self) -> None:
@@ -217,8 +216,11 @@ class SparePages:
             while self.bytes > self.limit and self._pages:
                 self._taken(next(iter(self._pages)), 0)
 
-    def _taken(self, size: int, number: int) -> Pages:
-        same = self._pages[size]
+    def _taken(self, size: int, number: int, room: int = 0) -> Pages | None:
+        """One of the pages of a size, which have as much room; None if there are none."""
+        same = self._pages.get(size)
+        if not same or same[number].room < room:
+            return None
         found = same.pop(number)
         if not same:
             del self._pages[size]
@@ -311,16 +313,15 @@ those of a workspace."""
 class _Lent(weakref.ref[Array]):
     """An output. Its views refer to it, because its memory is that of no other array."""
 
-    __slots__ = ("asked", "pages")
+    __slots__ = ("pages",)
 
     pages: Pages
-    asked: int
-    """The least capacity that would do."""
 
 
 class OutputPool(Keeper):
     """Keeps at most as many bytes of freed outputs as callers had at once, and at most
-    `MAX_SPARE_BYTES`. Safe to use from several threads."""
+    `MAX_SPARE_BYTES`. An output has pages of at most twice its size. Safe to use from several
+    threads."""
 
     def __init__(self, kept: KeptMemory) -> None:
         """`kept`: whose limit is kept."""
@@ -330,8 +331,7 @@ class OutputPool(Keeper):
         # A finalizer that runs within may free outputs: sums are taken of what is known before.
         self._lock = fork_safe_lock()
         self._lent: dict[int, _Lent] = {}
-        self._lent_bytes = self._asked_bytes = 0
-        """Of all pages that are lent, and of the least that would do."""
+        self._lent_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -346,18 +346,17 @@ class OutputPool(Keeper):
             AllocationError: the system does not have as much.
         """
         size = math.prod(shape) * dtype.itemsize
-        # Outputs that are kept take no more memory than callers once asked for at once.
-        pages = self._spare.take(size, self._spare.limit - self._lent_bytes)
-        pages = pages or Pages.growing(size)
+        lengths = _lengths(size)
+        pages = self._spare.take(lengths, 2 * lengths.start) or Pages.growing(size)
         found: Array = np.ndarray(shape, dtype, pages, pages.begin)
         lent = _Lent(found, self._returned)
-        lent.pages, lent.asked = pages, _lengths(size).start
+        lent.pages = pages
+        taken = pages.capacity
         with self._lock:
             self._lent[id(lent)] = lent
-            self._lent_bytes += pages.capacity
-            self._asked_bytes += lent.asked
-            if self._asked_bytes > self._spare.limit:
-                self._spare.limit = min(self._asked_bytes, MAX_SPARE_BYTES)
+            self._lent_bytes += taken
+            if self._lent_bytes > self._spare.limit:
+                self._spare.limit = min(self._lent_bytes, MAX_SPARE_BYTES)
         return found
 
     def _returned(self, lent: _Lent) -> None:
@@ -366,7 +365,6 @@ class OutputPool(Keeper):
         with self._lock:
             del self._lent[id(lent)]
             self._lent_bytes -= returned
-            self._asked_bytes -= lent.asked
         if self._kept.has_room(returned):
             self._spare.add(lent.pages)
 

@@ -73,9 +73,7 @@ class Products:
         self._entry = kernels.runtime.entries[moved_as(compiled.library.types.a)]
         self._pool = kernels.runtime.pool
         self._ready: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
-        self._ranges: RecentlyUsed[tuple[object, Strides], dict[int, Ready]] = RecentlyUsed(
-            MAX_PLANS // 8
-        )
+        self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._alike: RecentlyUsed[tuple[object, ...], Ready] = RecentlyUsed(MAX_PLANS)
         """Plans of ranges by what their records depend on, which many ranges have in common."""
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
@@ -96,29 +94,20 @@ class Products:
     def ready_for_range(self, problem: Problem, strides: Strides) -> Ready:
         """The written plans for all rows of the fine range that begins with those of a problem,
         which has a packed weight. A call has the number of rows."""
-        ranges = self._ranges_of(problem, strides)
-        found = ranges.get(problem.m)
+        key = (problem, strides)
+        found = self._ranges.get(key)
         if found is None:
             found = self._ready_as(problem, strides, *self.planner.decided(problem))
-            ranges[problem.m] = found
+            self._ranges.add(key, found)
         return found
 
     def plan_ranges(self, problem: Problem, strides: Strides, firsts: tuple[int, ...]) -> None:
         """Make the plans of `ready_for_range` for the ranges that begin with some rows."""
-        ranges = self._ranges_of(problem, strides)
-        firsts = tuple([m for m in firsts if m not in ranges])
-        decided = self.planner.decided_at(problem, firsts) if firsts else []
-        for m, (candidate, chunks) in zip(firsts, decided, strict=True):
-            ranges[m] = self._ready_as(problem._replace(m=m), strides, candidate, chunks)
-
-    def _ranges_of(self, problem: Problem, strides: Strides) -> dict[int, Ready]:
-        """The plans for ranges of rows, by the first rows."""
-        key = (problem[1:], strides)
-        found = self._ranges.get(key)
-        if found is None:
-            found = {}
-            self._ranges.add(key, found)
-        return found
+        each = {m: (problem._replace(m=m), strides) for m in firsts}
+        new = tuple([m for m, key in each.items() if self._ranges.get(key) is None])
+        decided = self.planner.decided_at(problem, new) if new else []
+        for m, (candidate, chunks) in zip(new, decided, strict=True):
+            self._ranges.add(each[m], self._ready_as(*each[m], candidate, chunks))
 
     def _ready_as(
         self, problem: Problem, strides: Strides, candidate: Candidate, chunks: int

@@ -270,17 +270,18 @@ class ProgramWriter:
         self._groups.forget()
 
     def plan_ahead(self, workers: int) -> None:
-        """Plan products with weights before their first runs. Ranges of one number of rows come
-        last: they are those of fewer shapes."""
+        """Plan products with weights before their first runs: for one row, as texts grow by, then
+        for ranges of rows, and last for other numbers of few rows, which are those of fewer
+        shapes."""
         plans = [plan for task in self._tasks if (plan := task.plan_ranges) is not None]
-        firsts, rows = [], EXACT
+        firsts, rows = [1], EXACT
         while rows <= MANY_ROWS:
             firsts.append(rows)
             rows = after_fine(rows)
-        firsts += range(1, EXACT)
+        firsts += range(2, EXACT)
         shares = self._hardware.tuning.plans_ahead
         for plan in plans:
-            plan(tuple(firsts[: shares // (len(plans) * workers)]), workers)
+            plan(tuple(firsts[: max(shares // (len(plans) * workers), 1)]), workers)
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
