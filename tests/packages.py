@@ -112,12 +112,15 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
     if package.suffix == ".whl":
         # As docs/recipes.md says of machines without a network.
         files = str(folder / "wheels")
-        wanted = f"ftuner=={VERSION}"
+        wanted = f"ftuner[onnx]=={VERSION}"
         brought = [*pip, "download", "--extra-index-url", index, "--dest", files, wanted]
         subprocess.run(brought, check=True, env=clean)
+        other = folder / "offline"
+        subprocess.run([python, "-m", "venv", str(other)], check=True)
+        pip[0] = str(other / "bin" / "python")
         offline = [*pip, "install", "--no-index", "--find-links", files, wanted]
         subprocess.run(offline, check=True, env=clean)
-        subprocess.run([str(inside), "-c", PRODUCT], check=True, env=clean)
+        subprocess.run([pip[0], "-c", MODEL], check=True, env=clean, cwd=folder)
 
 
 def main(folder: str, *pythons: str) -> None:

@@ -24,6 +24,8 @@ from ftuner.errors import (
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
+
 from ftuner.frontends.torch import exported  # noqa: E402
 
 nn = torch.nn
@@ -304,6 +306,48 @@ def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> 
         with torch.no_grad():
             wanted = module(*(y.clone() for y in given))
         torch.testing.assert_close(model(*given), wanted)
+
+
+class Changing(nn.Module):  # type: ignore[name-defined, misc]
+    """Updates whose operator has another dtype, another signature, or whose result shares memory
+    with what is read later."""
+
+    def forward(self, x: Any) -> Any:
+        whole = (x * 9).int()
+        sums = (whole + 1).cumsum_(0)
+        powers = (x + 2).pow_(2)
+        kept = x * 2
+        relu = nn.functional.relu_(nn.functional.dropout(kept, training=False))
+        lifted = x + 1
+        torch.ops.aten.lift(lifted).neg_()
+        later = x + 3
+        later[0].add_(1)
+        return sums, powers, kept, relu, lifted, later
+
+
+def test_updates_by_operators_of_another_kind() -> None:
+    model = ftuner.compile(Changing().eval(), (torch.randn(4, 3),))
+    x = torch.randn(5, 3)
+    with torch.no_grad():
+        wanted = Changing()(x.clone())
+    for got, other in zip(model(x), wanted, strict=True):
+        torch.testing.assert_close(got, other)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"),
+    [
+        (lambda: weight_norm(nn.Conv1d(3, 4, 5), dim=-2), (2, 3, 9)),
+        (lambda: weight_norm(nn.Conv1d(3, 4, 5), dim=None), (2, 3, 9)),
+        (lambda: weight_norm(nn.LayerNorm(6)), (2, 6)),
+    ],
+)  # fmt: skip
+def test_norms_of_weights(module: Any, shape: tuple[int, ...]) -> None:
+    made, x = module().eval(), torch.randn(shape)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape))
+        torch.testing.assert_close(ftuner.compile(made, (x,))(x), made(x))
 
 
 class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]

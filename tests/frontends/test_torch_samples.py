@@ -25,8 +25,7 @@ CORE = (
     "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
     "nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.bicubic",
     "nn.functional.layer_norm", "nn.functional.scaled_dot_product_attention",
-    "nn.functional.unfold", "nn.functional.pixel_shuffle", "diagonal_scatter", "diff", "erfinv",
-    "histc",
+    "nn.functional.unfold", "nn.functional.pixel_shuffle", "diagonal_scatter", "erfinv",
 )  # fmt: skip
 DTYPES = (torch.float32, torch.int64, torch.bool)
 MOST = 2
@@ -35,7 +34,7 @@ REFUSED = (
     "dropout", "feature_", "training", "while training", "rrelu", "booleans", "of int", "of uint8",
     "of bool", "complex", "into bool", "bool[", "statistics", "element of a tensor",
     "computed from extents", "no element to repeat", "corners", "einsum of integers",
-    "float32 for", "uint8, uint8", "no uint8 is", "dims have no",
+    "float32 for", "uint8, uint8", "no uint8 is", "dims have no", "the range of the elements",
 )  # fmt: skip
 """What the reasons are, one of which each message of a refused sample has."""
 
@@ -57,6 +56,33 @@ def test_a_few_samples_are_right(op: str) -> None:
     found = list(_outcomes(op, (torch.float32,), 2))
     assert [(which, what) for which, what in found if what != "right"] == []
     assert found
+
+
+@pytest.mark.parametrize("op", ["diff", "histc"])
+def test_samples_that_are_traced_whole(op: str) -> None:
+    """What AOTAutograd makes of `diff` without removing updates in place has no importer."""
+    samples = aten_samples.samples(OPERATORS[op], torch.float32, 12)
+    found = [aten_samples.outcome(sample, whole=True) for sample in samples]
+    assert {what for what in found if "the range of the elements" not in what} == {"right"}
+
+
+@pytest.mark.parametrize("bins", [1, 5, 49, 50, 100])
+def test_histograms_have_the_bins_of_torch(bins: int) -> None:
+    x = torch.cat([
+        torch.arange(bins + 1) / bins, torch.linspace(-1, 2, 97), torch.rand(31),
+        torch.tensor([torch.inf, -torch.inf, torch.nan]),
+    ])  # fmt: skip
+    model = ftuner.compile(Counted(bins), (x,))
+    torch.testing.assert_close(model(x), torch.histc(x, bins, 0, 1))
+
+
+class Counted(torch.nn.Module):
+    def __init__(self, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.histc(x, self.bins, 0, 1)
 
 
 @pytest.mark.full

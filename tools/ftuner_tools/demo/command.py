@@ -24,7 +24,7 @@ def demo(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search texts, read a photographed page, compile a module of PyTorch, and hear speech.
+    """Search texts, read a page, compile a layer, and hear speech.
 
     The texts are the docstrings of Python's standard library, searched by meaning. Each text, line
     and sound is computed at its own size.

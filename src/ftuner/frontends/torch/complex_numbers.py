@@ -38,6 +38,7 @@ class Complex:
 Given = Complex | Value | complex
 PARTWISE = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "cat", "clone", "contiguous", "detach", "diagonal",
+    "diff",
     "expand", "flatten", "flip", "index", "index_select", "lift_fresh", "lift_fresh_copy", "mean",
     "movedim", "narrow", "neg", "permute", "repeat", "reshape", "resolve_neg", "roll", "select",
     "slice", "squeeze", "stack", "sum", "t", "transpose", "unflatten", "unsqueeze", "view",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import numpy as np
 
 from ftuner.core.dim import Dim, maximum, product
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT64, UINT8
@@ -12,7 +15,7 @@ from ftuner.frontends.torch.pointwise import floor_quotient
 from ftuner.frontends.torch.promotion import Operand, indices, promoted, truth, valued
 from ftuner.frontends.torch.registry import aten
 from ftuner.frontends.torch.views import axis_of
-from ftuner.graph.algebra import apply, concat, equal, gather, iota, scalar, where
+from ftuner.graph.algebra import apply, concat, equal, gather, isnan, scalar, where
 from ftuner.graph.checks import origin, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.ops.pointwise import broadcast_shape
@@ -216,25 +219,18 @@ def _counted(x: Value, weights: Value | None = None, minlength: Dim = 0) -> Valu
 @aten("histc")
 def _histogram(x: Value, bins: int = 100, min: float = 0, max: float = 0) -> Value:
     """How many elements are in each of several intervals of one width. The last one has its upper
-    end, too. Without a range it is that of the elements."""
+    end, too."""
     if x.dtype not in (FLOAT32, FLOAT64):
         raise unsupported(f"a histogram of {x.dtype}, whose limits are rounded")
+    width = np.subtract(max, min, dtype=x.dtype.name)
+    if not 0 < width < math.inf:
+        raise unsupported("a histogram by the range of the elements, which must be finite")
     x = x.reshape((product(x.shape),))
-    if min != max:
-        low, high = x.like(min), x.like(max)
-    else:
-        low, high = (x.reduce(kind, [0], False) for kind in ("minimum", "maximum"))
-        same = equal(low, high)
-        low, high = where(same, low - 1, low), where(same, high + 1, high)
-    width, from_low = (high - low) / bins, iota(bins + 1)
-    from_high = from_low * -1 + bins
-    ends = where(
-        from_low < from_high, low + width * from_low.cast(x.dtype),
-        high - width * from_high.cast(x.dtype),
-    ).unsqueeze([1])  # fmt: skip
-    before = (x < ends) | (equal(from_high, 0).unsqueeze([1]) & equal(x, high))
-    counts = before.cast(INT64).reduce("sum", [1], False)
-    return (counts.slice(0, 1, bins) - counts.slice(0, 0, bins)).cast(x.dtype)
+    within = ~(x < min) & ~(x > max) & ~isnan(x)
+    place = (x - min) * bins / float(width)
+    place = where(within, place, 0).cast(INT64).at_most(bins - 1)
+    counts = scalar(0, INT64).broadcast((bins,))
+    return _scattered(counts, 0, place, within.cast(INT64), "add").cast(x.dtype)
 
 
 _KINDS = {"sum": "add", "prod": "multiply", "amax": "maximum", "amin": "minimum", "mean": "add"}

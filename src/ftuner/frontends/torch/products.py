@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import product
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import INT64, DType
 from ftuner.frontends.torch.ordering import search
 from ftuner.frontends.torch.pointwise import add, multiply
 from ftuner.frontends.torch.promotion import Number, valued
@@ -63,13 +63,15 @@ def _grouped(
     out_dtype: DType | None = None,
 ) -> Value:  # fmt: skip
     """Each row by the matrix of its group, whose rows end before its offset: the experts of
-    `transformers`. Rows after the last group are not defined."""
-    if offs is None or bias is not None or x.rank != 2 or weight.constant is None:
+    `transformers`. Rows after the last group are zeros."""
+    rows_by_matrices = x.rank == 2 and weight.rank == 3 and weight.constant is not None
+    if offs is None or bias is not None or not rows_by_matrices:
         raise unsupported("a grouped product other than of rows by constant matrices")
     groups, _, n = weight.shape
     group = search(offs, iota(x.shape[0]), right=True).at_most(groups - 1)
-    found = x.unsqueeze([1]) @ gather(weight, group)
-    return found.reshape((x.shape[0], n)).cast(out_dtype or x.dtype)
+    found = (x.unsqueeze([1]) @ gather(weight, group)).reshape((x.shape[0], n))
+    grouped = iota(x.shape[0]) < offs.cast(INT64).slice(0, groups - 1, 1)
+    return where(grouped.unsqueeze([1]), found, 0).cast(out_dtype or x.dtype)
 
 
 @aten("einsum")

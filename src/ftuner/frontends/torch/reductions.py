@@ -143,7 +143,8 @@ def _norm(
 @aten("_weight_norm")
 def _of_norm(v: Value, g: Value, dim: int = 0) -> Value:
     """v with vectors of the norms g, one for each position along an axis; -1 is none."""
-    norms = vector_norm(v, dim=[a for a in range(v.rank) if a != dim], keepdim=True)
+    others = [a for a in range(v.rank) if dim == -1 or a != axis_of(dim, v.rank)]
+    norms = vector_norm(v, dim=others, keepdim=True) if others else abs(v)
     return v * (g / norms)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,8 +33,16 @@ _NEW = frozenset({
     "matmul.default", "rms_norm.default",
 })  # fmt: skip
 """Composite operators that always give new tensors."""
-_TRUTHS = re.compile(r"(eq|ge|gt|le|lt|ne|logical_\w+)_\.")
-"""Operators in place whose results are Boolean otherwise."""
+_SHARING = frozenset({
+    "_unsafe_view.default", "lift.default", "unsafe_split.Tensor",
+    "unsafe_split_with_sizes.default",
+})  # fmt: skip
+"""Operators whose results share memory with what they read, of which their schemas say nothing."""
+_DROPOUTS = frozenset({
+    "alpha_dropout.default", "dropout.default", "feature_alpha_dropout.default",
+    "feature_dropout.default",
+})  # fmt: skip
+"""Operators that give what they read itself, unless they are trained."""
 
 
 def without_updates(graph: fx.Graph) -> None:
@@ -43,19 +50,24 @@ def without_updates(graph: fx.Graph) -> None:
     update afterwards. torch would trace the program again for them."""
     before: set[fx.Node] = set()
     for node in graph.nodes:
-        before.add(node)
         op = node.target
-        if not isinstance(op, torch._ops.OpOverload) or not op._schema.is_mutable:
+        if not isinstance(op, torch._ops.OpOverload):
+            before.add(node)
             continue
-        packet = getattr(_ATEN, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
-        plain = getattr(packet, op._overloadname, None)
-        if plain is None or name_of(plain) not in ATEN or _TRUTHS.match(name_of(op)):
+        if name_of(op) in _DROPOUTS and node.args[2] is False:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
             continue
-        x = node.args[0] if node.args else None
-        if not isinstance(x, fx.Node) or not _keeps_dtype(x, node.all_input_nodes):
-            continue
-        if _is_own(x, node, before):
-            node.target = plain
+        before.add(node)
+        if op._schema.is_mutable:
+            packet = getattr(_ATEN, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+            plain = getattr(packet, op._overloadname, None)
+            x = node.args[0] if node.args else None
+            if (
+                plain is not None and name_of(plain) in ATEN and isinstance(x, fx.Node)
+                and _is_own(x, node, before) and _gives_alike(op, plain, node)
+            ):  # fmt: skip
+                node.target = plain
 
 
 def _is_own(x: fx.Node, reader: fx.Node, before: Collection[fx.Node]) -> bool:
@@ -82,15 +94,23 @@ def _is_new(x: fx.Node) -> bool:
         return False
     if any(r.alias_info is not None for r in op._schema.returns):
         return False
+    if name_of(op) in _SHARING:
+        return False
     return name_of(op) in _NEW or not op.has_kernel_for_dispatch_key(_COMPOSITE)
 
 
-def _keeps_dtype(x: fx.Node, operands: Sequence[fx.Node]) -> bool:
-    """Whether no operand makes torch compute in another dtype than that of x."""
-    dtype, *others = (
-        n.meta["val"].dtype for n in (x, *operands) if isinstance(n.meta.get("val"), torch.Tensor)
-    )
-    return all(torch.promote_types(dtype, other) == dtype for other in others)
+def _gives_alike(op: torch._ops.OpOverload, plain: torch._ops.OpOverload, node: fx.Node) -> bool:
+    """Whether an operator takes the arguments of one in place and gives a tensor of its dtype and
+    shape, as comparisons, sums of integers and operands of other dtypes do not."""
+    if [str(a.type) for a in op._schema.arguments] != [
+        str(a.type) for a in plain._schema.arguments
+    ]:
+        return False
+    updated = node.meta["val"]
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+    with updated.fake_mode:
+        made: torch.Tensor = plain(*args, **kwargs)
+    return (made.dtype, made.dim()) == (updated.dtype, updated.dim())
 
 
 def _outputs(

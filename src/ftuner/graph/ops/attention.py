@@ -77,48 +77,49 @@ def optional_operands(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any],
     return rest, sinks
 
 
-def _reference(
-    q: Any, k: Any, v: Any, *others: Any, scale: float = AttentionSoftmax.scale,
-    causal: int | None = None, hidden: float = AttentionSoftmax.hidden,
-    safe: bool = AttentionSoftmax.safe, hides_nan: bool = AttentionSoftmax.hides_nan,
-    softcap: float = AttentionSoftmax.softcap, sinks: bool = AttentionSoftmax.sinks,
-    rounded: Callable[[Any], Any] = lambda powers: powers,
-) -> Any:  # fmt: skip
-    mask, sink_scores = optional_operands((q, k, v, *others), sinks)
-    rows, steps = q.shape[-2], k.shape[-1]
-    if causal is not None:
-        steps = max(min(steps, rows + causal), 0)
-        k, v = k[..., :steps], v[..., :steps, :]
-    scores = np.matmul(q, k) * np.asarray(scale, q.dtype)
-    if softcap:
-        cap = np.asarray(softcap, q.dtype)
-        scores = cap * np.tanh(scores / cap)
-    for given in mask:
-        m = given[..., :steps] if given.ndim else given
-        unseen = np.asarray(hidden, q.dtype)
-        scores = np.where(m, scores, unseen) if m.dtype == np.bool_ else scores + m
-    if scores.size == 0:
-        return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
-    seen: Any = True
-    if causal is not None:
-        seen = np.arange(steps) <= np.arange(rows)[:, None] + causal
-    least = np.finfo(q.dtype).min if safe else -math.inf
-    largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
-    for sink in sink_scores:
-        largest = np.maximum(largest, sink)
-    powers = rounded(np.where(seen, np.exp(scores - np.maximum(largest, least)), 0))
-    total = np.sum(powers, -1, keepdims=True)
-    for sink in sink_scores:
-        total = total + np.exp(sink - np.maximum(largest, least))
-    weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
-    if hides_nan:
-        weights = np.where(np.isnan(weights), 0, weights)
-    return np.matmul(weights, v)
+def _reference_in(rounded: Callable[[Any], Any], keys_are_rows: bool) -> Callable[..., Any]:
+    """`rounded`: what becomes of keys, values and powers; `keys_are_rows`: as of `_infer_words`."""
 
+    def reference(
+        q: Any, k: Any, v: Any, *others: Any, scale: float = AttentionSoftmax.scale,
+        causal: int | None = None, hidden: float = AttentionSoftmax.hidden,
+        safe: bool = AttentionSoftmax.safe, hides_nan: bool = AttentionSoftmax.hides_nan,
+        softcap: float = AttentionSoftmax.softcap, sinks: bool = AttentionSoftmax.sinks,
+    ) -> Any:  # fmt: skip
+        k, v = rounded(k), rounded(v)
+        k = k.swapaxes(-1, -2) if keys_are_rows else k
+        mask, sink_scores = optional_operands((q, k, v, *others), sinks)
+        rows, steps = q.shape[-2], k.shape[-1]
+        if causal is not None:
+            steps = max(min(steps, rows + causal), 0)
+            k, v = k[..., :steps], v[..., :steps, :]
+        scores = np.matmul(q, k) * np.asarray(scale, q.dtype)
+        if softcap:
+            cap = np.asarray(softcap, q.dtype)
+            scores = cap * np.tanh(scores / cap)
+        for given in mask:
+            m = given[..., :steps] if given.ndim else given
+            unseen = np.asarray(hidden, q.dtype)
+            scores = np.where(m, scores, unseen) if m.dtype == np.bool_ else scores + m
+        if scores.size == 0:
+            return np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
+        seen: Any = True
+        if causal is not None:
+            seen = np.arange(steps) <= np.arange(rows)[:, None] + causal
+        least = np.finfo(q.dtype).min if safe else -math.inf
+        largest = np.max(np.where(seen, scores, -math.inf), -1, keepdims=True)
+        for sink in sink_scores:
+            largest = np.maximum(largest, sink)
+        powers = rounded(np.where(seen, np.exp(scores - np.maximum(largest, least)), 0))
+        total = np.sum(powers, -1, keepdims=True)
+        for sink in sink_scores:
+            total = total + np.exp(sink - np.maximum(largest, least))
+        weights = np.where(total == 0, 0, powers / total).astype(q.dtype)
+        if hides_nan:
+            weights = np.where(np.isnan(weights), 0, weights)
+        return np.matmul(weights, v)
 
-def _reference_words(q: Any, k: Any, v: Any, *others: Any, **attributes: Any) -> Any:
-    k, v = round_bfloat16(k).swapaxes(-1, -2), round_bfloat16(v)
-    return _reference(q, k, v, *others, rounded=round_bfloat16, **attributes)
+    return reference
 
 
 def _work(types: Types, attributes: Attributes, results: Types) -> int:
@@ -166,7 +167,7 @@ ATTENTION = (
     Operator(
         "attention",
         _infer,
-        _reference,
+        _reference_in(np.asarray, keys_are_rows=False),
         work=_work,
         numerics=Numerics.PRODUCT,
         # A mask.
@@ -175,7 +176,7 @@ ATTENTION = (
     Operator(
         "word_attention",
         _infer_words,
-        _reference_words,
+        _reference_in(round_bfloat16, keys_are_rows=True),
         work=_work_words,
         numerics=Numerics.PRODUCT,
         exact_from=3,
