@@ -192,7 +192,7 @@ class SparePages:
             if self.bytes > self.limit:
                 self.shrink()
 
-    def take(self, lengths: range, longest: int = 0) -> Pages | None:
+    def take(self, lengths: range, longest: float = 0) -> Pages | None:
         """Pages of one of these lengths, or else shorter ones that can grow, or longer ones of at
         most `longest` bytes; None if there are none."""
         wanted = lengths.start
@@ -313,15 +313,17 @@ those of a workspace."""
 class _Lent(weakref.ref[Array]):
     """An output. Its views refer to it, because its memory is that of no other array."""
 
-    __slots__ = ("pages",)
+    __slots__ = ("least", "pages")
 
     pages: Pages
+    least: int
+    """The capacity that would do."""
 
 
 class OutputPool(Keeper):
     """Keeps at most as many bytes of freed outputs as callers had at once, and at most
-    `MAX_SPARE_BYTES`. An output has pages of at most twice its size. Safe to use from several
-    threads."""
+    `MAX_SPARE_BYTES`. A small output has the pages of a large one, as long as no large one misses
+    them; then, pages of at most twice its size. Safe to use from several threads."""
 
     def __init__(self, kept: KeptMemory) -> None:
         """`kept`: whose limit is kept."""
@@ -331,7 +333,10 @@ class OutputPool(Keeper):
         # A finalizer that runs within may free outputs: sums are taken of what is known before.
         self._lock = fork_safe_lock()
         self._lent: dict[int, _Lent] = {}
-        self._lent_bytes = 0
+        self._lent_bytes = self._least_bytes = 0
+        """Of all pages that are lent, and of the least that would do."""
+        self._missed = False
+        """Whether a large output has missed the pages of a small one."""
 
     @property
     def kept_bytes(self) -> int:
@@ -347,16 +352,21 @@ class OutputPool(Keeper):
         """
         size = math.prod(shape) * dtype.itemsize
         lengths = _lengths(size)
-        pages = self._spare.take(lengths, 2 * lengths.start) or Pages.growing(size)
+        room = self._spare.limit - self._lent_bytes
+        pages = self._spare.take(lengths, 2 * lengths.start if self._missed else room)
+        if pages is None:
+            every = [*self._lent.values()]
+            self._missed |= any(size <= x.pages.room > 2 * x.least for x in every)
+            pages = Pages.growing(size)
         found: Array = np.ndarray(shape, dtype, pages, pages.begin)
         lent = _Lent(found, self._returned)
-        lent.pages = pages
-        taken = pages.capacity
+        lent.pages, lent.least = pages, lengths.start
         with self._lock:
             self._lent[id(lent)] = lent
-            self._lent_bytes += taken
-            if self._lent_bytes > self._spare.limit:
-                self._spare.limit = min(self._lent_bytes, MAX_SPARE_BYTES)
+            self._lent_bytes += pages.capacity
+            self._least_bytes += lent.least
+            if self._least_bytes > self._spare.limit:
+                self._spare.limit = min(self._least_bytes, MAX_SPARE_BYTES)
         return found
 
     def _returned(self, lent: _Lent) -> None:
@@ -365,6 +375,7 @@ class OutputPool(Keeper):
         with self._lock:
             del self._lent[id(lent)]
             self._lent_bytes -= returned
+            self._least_bytes -= lent.least
         if self._kept.has_room(returned):
             self._spare.add(lent.pages)
 
