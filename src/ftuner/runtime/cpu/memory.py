@@ -355,7 +355,8 @@ class OutputPool(Keeper):
         room = self._spare.limit - self._lent_bytes
         pages = self._spare.take(lengths, 2 * lengths.start if self._missed else room)
         if pages is None:
-            every = [*self._lent.values()]
+            with self._lock:
+                every = [*self._lent.values()]
             self._missed |= any(size <= x.pages.room > 2 * x.least for x in every)
             pages = Pages.growing(size)
         found: Array = np.ndarray(shape, dtype, pages, pages.begin)
