@@ -141,7 +141,7 @@ def test_numbered_leaves() -> None:
     ("changes", "what"),
     [
         ({"nodes_truenodeids": [0, 0, 2]}, "cycle"),
-        ({"nodes_truenodeids": [1, 0, 7]}, "no node or leaf"),
+        ({"nodes_truenodeids": [1, 0, 7]}, "neither a node nor a leaf"),
         ({"nodes_truenodeids": [1, 0]}, "different lengths"),
         ({"nodes_falsenodeids": [-2, 1, 3]}, "negative"),
         ({"nodes_featureids": [0, 4, 1]}, "trees of 5 columns"),

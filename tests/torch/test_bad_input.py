@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.torch.modules import MEMORY, WIDTH, compiled, computed, mlp, same
+from tests.torch.modules import MEMORY, WIDTH, compiled, computed, in_a_child, mlp, same
 from torch import nn
 
 from ftuner.frontends.torch.fingerprints import Fingerprint
@@ -427,14 +426,7 @@ def test_a_child_calls() -> None:
     run, x = compiled(module), torch.randn(3, WIDTH)
     with torch.no_grad():
         wanted = run(x)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = 0 if torch.equal(run(x), wanted) else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_a_child(lambda: torch.equal(run(x), wanted))
         same(run(x), wanted)
 
 

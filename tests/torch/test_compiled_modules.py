@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.torch.modules import MEMORY, WIDTH, computed, mlp, same
+from tests.torch.modules import MEMORY, WIDTH, computed, in_a_child, mlp, same
 from torch import nn
 
 import ftuner
@@ -110,12 +109,5 @@ def test_several_threads(model: Any) -> None:
 def test_a_child_calls(model: Any) -> None:
     x = torch.randn(3, 4)
     wanted = model(x)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if torch.equal(model(x), wanted) else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_a_child(lambda: torch.equal(model(x), wanted))
     same(model(x), wanted)

@@ -1,7 +1,5 @@
 """Patterns in the algebra: which spellings they match, and what a rule refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

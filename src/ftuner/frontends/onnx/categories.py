@@ -127,7 +127,7 @@ def _listed(node: NodeView, which: str) -> Array:
 
 
 def _default(node: NodeView, dtype: np.dtype) -> Array:
-    """What elements other than keys have in the place of values."""
+    """Returns the value of elements that are no key, of one element."""
     if node.has("default_tensor"):
         return node.tensor("default_tensor").array.reshape(-1)[:1]
     if dtype.hasobject:

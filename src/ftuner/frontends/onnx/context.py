@@ -195,7 +195,7 @@ def node_count(graph: GraphRecord) -> int:
 
 @dataclass(frozen=True)
 class Context:
-    """What importers know of the model, and the builder that they write to."""
+    """The context of an importer: the model's facts, and the builder that it writes to."""
 
     builder: Builder = field(default_factory=Builder)
     answers: Mapping[str, Array] = field(default_factory=dict)

@@ -128,7 +128,7 @@ def _forest(columns: tuple[Array, ...], roots: Array, weights: Array, present: A
     trees = len(roots)
     at = np.concatenate([roots, np.stack([yes, no], 1).ravel()])
     if at.size and not -len(weights) <= at.min() <= at.max() < count:
-        raise malformed("a child is no node or leaf")
+        raise malformed("a child is neither a node nor a leaf")
     depth, level = 0, np.unique(roots)
     while len(level := level[level >= 0]):
         depth += 1

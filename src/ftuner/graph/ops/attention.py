@@ -58,8 +58,8 @@ def _infer(types: Types, attributes: Attributes, require: Require) -> tuple[Tens
 
 
 def _infer_words(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """The same of q, k (..., t, d) and v in bfloat16, d being even; all else is float32. Both k and
-    v may be float32, too, and are then rounded."""
+    """Infers as `_infer`, of q, k (..., t, d) and v in bfloat16, d being even; all else is float32.
+    Both k and v may be float32, too, and are then rounded."""
     q, k, v, *others = types
     known = q.dtype == BFLOAT16 and k.dtype == v.dtype and k.dtype in (BFLOAT16, FLOAT32)
     if not known or remainder(q.shape[-1], 2):

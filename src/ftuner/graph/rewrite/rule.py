@@ -135,7 +135,9 @@ class Rule:
         self, write: Callable[..., Value | None], patterns: Iterable[Callable[..., Value] | str]
     ) -> None:
         self.write = write
-        kinds = {n: str(t).removesuffix(" | None") for n, t in write.__annotations__.items()}
+        # They are text where a module says so, else classes.
+        named = {n: str(getattr(t, "__name__", t)) for n, t in write.__annotations__.items()}
+        kinds = {n: text.removesuffix(" | None") for n, text in named.items()}
         self.patterns = [p if isinstance(p, str) else Pattern(p, kinds) for p in patterns]
         self._takes_node, self._takes_around = "node" in kinds, "around" in kinds
 

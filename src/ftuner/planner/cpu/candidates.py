@@ -276,7 +276,8 @@ class Candidate:
         return m if m <= self._blocks.cached_rows else self._blocks.block_rows
 
     def alike(self, m: int) -> tuple[object, ...]:
-        """What the plan for a range of rows that begins with m depends on, beside its chunks."""
+        """Returns a key: the candidate's plans for two ranges of rows, each by its first rows m,
+        are equal if their keys and chunks are."""
         choice, table = self.choice, self.table
         if choice.grid.k > 1 or choice.pack_a:
             # The workspace has room for all rows of the range.

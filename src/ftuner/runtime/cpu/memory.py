@@ -334,7 +334,7 @@ class OutputPool(Keeper):
         self._lock = fork_safe_lock()
         self._lent: dict[int, _Lent] = {}
         self._lent_bytes = self._least_bytes = 0
-        """Of all pages that are lent, and of the least that would do."""
+        """Bytes of all pages that are lent, and of the least pages that would do."""
         self._missed = False
         """Whether a large output has missed the pages of a small one."""
 

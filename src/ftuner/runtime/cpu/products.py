@@ -23,7 +23,8 @@ from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange, Strid
 from ftuner.ukernels.cpu.library import Family
 
 MAX_PLANS = 8192
-"""Plans kept by one library. Derived: a plan is some 2 KiB, so at most 16 MiB."""
+"""Plans of each kind kept by one library. Derived: a plan is some 2 KiB for two workers and 10 KiB
+for 64, so at most 16 to 80 MiB."""
 
 
 class CoverKey(NamedTuple):

@@ -83,7 +83,8 @@ class _Template(NamedTuple):
     arena_bytes: int
     """Without those."""
     able: Words | None
-    """As of `SharedPanels.able`; None if there are no panels."""
+    """The steps that may be walked panel by panel (`SharedPanels.able`); None if there are no
+    panels."""
 
     @property
     def kept_bytes(self) -> int:
