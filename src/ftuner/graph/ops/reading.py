@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Shape
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import INT64
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import (
@@ -55,10 +55,7 @@ def _define(writer: ElementWriter) -> int:
             if axis not in attributes["inside"]:
                 place = writer.checked(place, writer.integer(extent))
         elif axis in attributes["padded"]:
-            low = writer.compare("less_equal", writer.integer(0), place)
-            high = writer.compare("less", place, writer.integer(extent))
-            both = writer.step("logical_and", BOOL, low, high)
-            inside = both if inside is None else writer.step("logical_and", BOOL, inside, both)
+            inside = writer.within(place, writer.integer(extent), inside)
         at.append(place)
     found = writer.load(0, at)
     if inside is None:
