@@ -155,6 +155,16 @@ def test_nothing_is_gained_by_more_rows(graph: Graph) -> None:
     assert ragged_steps(lower(optimised(graph, halves=False))) is None
 
 
+def test_symbols_that_are_equal_count_no_rows_together() -> None:
+    def made(g: Maker) -> Value:
+        x, y = g.given("x", B, S, WIDTH), g.given("y", S, WIDTH)
+        with g.writing():
+            # B columns by S rows.
+            return g.linear(x, WIDTH).transpose((1, 2, 0)) @ y
+
+    assert ragged_steps(lower(optimised(graph_of(made), halves=False))) is None
+
+
 def test_what_passes_between_programs_is_shared_or_kept() -> None:
     lowered = lower(optimised(layer(32, 2, 64), halves=False))
     found = ragged_steps(lowered)

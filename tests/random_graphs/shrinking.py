@@ -275,7 +275,7 @@ def _values(
         symbols = {str(d) for v in graph.inputs for d in v.shape}
         dims = [d if isinstance(d, int) else str(d) if str(d) in symbols else None
                 for d in value.shape]  # fmt: skip
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype.name))
+        element = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
         found[name] = helper.make_tensor_value_info(name, element, dims), arrays
     return found
 

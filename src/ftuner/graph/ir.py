@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ftuner.core.dim import Dim, Shape, Symbolic, UsedSymbols, maximum, product
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, UINT64, DType
+from ftuner.core.symbolic import Symbol
 from ftuner.errors import GraphError
 
 Array = npt.NDArray[Any]
@@ -352,6 +353,30 @@ class Constraint:
 
     def holds(self, x: int, y: int) -> bool:
         return x == y or (self.or_one and 1 in (x, y))
+
+
+def equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
+    """For symbols that some constraints demand to be equal to others, which name all of them may
+    have: the layers of a decoder may each have a symbol for the length of the text."""
+    earlier: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        while (known := earlier.get(name, name)) != name:
+            earlier[name] = name = earlier.get(known, known)
+        return name
+
+    for constraint in constraints:
+        difference = constraint.x - constraint.y
+        if constraint.or_one or isinstance(difference, int):
+            continue
+        factors = sorted(factor for _, factor in difference.terms)
+        atoms = [atom for monomial, _ in difference.terms for atom in monomial]
+        names = [atom.name for atom in atoms if isinstance(atom, Symbol)]
+        if factors == [-1, 1] and len(atoms) == len(names) == 2:
+            one, other = map(first, names)
+            if one != other:
+                earlier[other] = one
+    return {name: first(name) for name in earlier}
 
 
 @dataclass(frozen=True)

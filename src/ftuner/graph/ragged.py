@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from ftuner.core.dim import Dim, Symbolic, product, quotient, symbols_of
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.buffers import Buffer, View
-from ftuner.graph.ir import Graph
+from ftuner.graph.ir import Graph, equal_symbols
 from ftuner.graph.steps import Lowered, Step
 
 MOST_ROW_AXES = 2
@@ -196,14 +196,16 @@ def _candidates(graph: Graph) -> list[Rows]:
     for value in graph.inputs:
         for axes in range(1, min(value.rank, MOST_ROW_AXES) + 1):
             counts.setdefault(product(value.shape[:axes]))
-    return [Rows(n) for n in counts if isinstance(n, Symbolic) and _counts(n)]
+    equal = equal_symbols(graph.constraints)
+    return [Rows(n) for n in counts if isinstance(n, Symbolic) and _counts(n, equal)]
 
 
-def _counts(dim: Symbolic) -> bool:
-    """Whether a dim is the product of distinct symbols."""
+def _counts(dim: Symbolic, equal: Mapping[str, str]) -> bool:
+    """Whether a dim is a product of symbols of which any number may be the value. `equal`: as
+    `equal_symbols` gives; not every number is a square."""
     ((atoms, factor), *others) = dim.terms
-    plain = all(isinstance(atom, Symbol) for atom in atoms)
-    return not others and factor == 1 and plain and len({*atoms}) == len(atoms)
+    names = [equal.get(a.name, a.name) for a in atoms if isinstance(a, Symbol)]
+    return not others and factor == 1 and len({*names}) == len(atoms)
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ftuner.core.dim import Dim, Symbolic, symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.core.symbolic import Symbol
 from ftuner.errors import ShapeError
-from ftuner.graph.ir import Constraint, Graph, Value
+from ftuner.graph.ir import Constraint, Graph, Value, equal_symbols
 
 
 class Binding:
@@ -27,7 +27,7 @@ class Binding:
         ]
         sides = [side for c in self._constraints for side in (c.x, c.y)]
         self._sides = compiled(sides, self.names)
-        self.equal = _equal_symbols(self._constraints)
+        self.equal = equal_symbols(self._constraints)
         """For symbols whose values are always those of an earlier one, its name."""
 
     def __call__(self, shapes: Sequence[Sequence[int]]) -> list[int]:
@@ -119,30 +119,6 @@ def _name(dim: Symbolic) -> str:
     if not others and factor == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
         return monomial[0].name
     return str(dim)
-
-
-def _equal_symbols(constraints: Iterable[Constraint]) -> dict[str, str]:
-    """For symbols that some constraints demand to be equal to others, which name all of them may
-    have: the layers of a decoder may each have a symbol for the length of the text."""
-    earlier: dict[str, str] = {}
-
-    def first(name: str) -> str:
-        while (known := earlier.get(name, name)) != name:
-            earlier[name] = name = earlier.get(known, known)
-        return name
-
-    for constraint in constraints:
-        difference = constraint.x - constraint.y
-        if constraint.or_one or isinstance(difference, int):
-            continue
-        factors = sorted(factor for _, factor in difference.terms)
-        atoms = [atom for monomial, _ in difference.terms for atom in monomial]
-        names = [atom.name for atom in atoms if isinstance(atom, Symbol)]
-        if factors == [-1, 1] and len(atoms) == len(names) == 2:
-            one, other = map(first, names)
-            if one != other:
-                earlier[other] = one
-    return {name: first(name) for name in earlier}
 
 
 def bind(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
