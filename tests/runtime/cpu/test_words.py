@@ -43,9 +43,9 @@ def texts(count: int, longest: int, letters: str = LETTERS) -> Any:
     return np.array([*found, *KNOWN][:count] if count < 4 else found, object)
 
 
-def graph_of(op: str, **attributes: Any) -> Graph:
+def graph_of(op: str, rank: int = 1, **attributes: Any) -> Graph:
     builder = Builder()
-    x = builder.input("x", STRING, (symbol("n"),))
+    x = builder.input("x", STRING, (symbol("n"),) * rank)
     found: Value = builder.add(op, x, **attributes)
     return builder.graph([x], [("y", found)])
 
@@ -75,6 +75,15 @@ def test_whole_strings(values: Any, widest: CpuBackend) -> None:
     words = Words(KNOWN, values)
     given = np.array([*KNOWN, *KNOWN[::-1], "other", "A", "aa", "a\0", "\ud800", "a\udfff"], object)
     agrees(graph_of("translated", words=words), widest, given, given[:1], given[:0], given[::-2])
+
+
+def test_one_string(widest: CpuBackend) -> None:
+    """The result is an array, whose memory native code reads."""
+    graph = graph_of("translated", rank=0, words=Words(KNOWN, np.linspace(0, 1, 13)))
+    (found,) = Model(graph, widest).run({"x": np.array(KNOWN[1], object)})
+    assert isinstance(found, np.ndarray)
+    assert found.shape == ()
+    agrees(graph, widest, np.array(KNOWN[2], object), np.array("other", object))
 
 
 def test_a_table_of_many_words(widest: CpuBackend) -> None:

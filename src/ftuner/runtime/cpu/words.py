@@ -102,10 +102,10 @@ class _Translation(_Look):
         (x,) = operands
         count = x.size
         try:
-            found = self._looked_up(id(x) + DATA_WORD, count, count)[count:].reshape(x.shape)
+            found = self._looked_up(id(x) + DATA_WORD, count, count)[count:]
         except UnicodeEncodeError:
             return self._reference(operands)
-        return [self._values.take(found) if self._are_places else found]
+        return [(self._values.take(found) if self._are_places else found).reshape(x.shape)]
 
 
 class _Cutting(_Look):
