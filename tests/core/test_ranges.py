@@ -15,6 +15,7 @@ from ftuner.core.ranges import (
     bounds,
     coarse_middle,
     fine_start,
+    middle,
 )
 from ftuner.errors import ShapeError
 
@@ -37,9 +38,10 @@ def test_negative_extents_are_as_they_are() -> None:
 
 @given(EXTENTS)
 def test_a_coarse_range_has_one_middle(extent: int) -> None:
-    middle = coarse_middle(extent)
-    assert coarse_middle(middle) == middle
-    assert 5 * abs(middle - extent) <= max(middle, 1)
+    found = coarse_middle(extent)
+    assert coarse_middle(found) == found
+    assert 5 * abs(found - extent) <= max(found, 1)
+    assert middle(extent) == (extent if extent < EXACT else found)
 
 
 def test_usual_resolutions_are_middles() -> None:

@@ -38,6 +38,11 @@ def _fine_shift(extent: int) -> int:
     return extent.bit_length() - 1 - (FINE_BITS if extent < MANY else COARSE_BITS)
 
 
+def middle(extent: int) -> int:
+    """An extent in the middle of a coarse range; of few ones the extent itself."""
+    return extent if extent < EXACT else coarse_middle(extent)
+
+
 def coarse_middle(extent: int) -> int:
     """An extent in the middle of a coarse range, such as 224, 320 and 640."""
     shift = max(extent.bit_length() - 1 - COARSE_BITS, 0)

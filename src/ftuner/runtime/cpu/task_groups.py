@@ -16,7 +16,7 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.ranges import coarse_middle, fine_start
+from ftuner.core.ranges import coarse_middle, fine_start, middle
 from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.products import Ready
@@ -90,6 +90,7 @@ class TaskGroups:
         self._held: RecentlyUsed[Key, bool] = RecentlyUsed(MAX_GROUPS)
         alike = [group.plan_key for group in self._groups] + of_conditions
         self._fine = list({number for x in alike for number in x.fine})
+        self._middle = list({number for x in alike for number in x.middle})
         self._coarse = any(x.coarse for x in alike)
         self._middles: RecentlyUsed[tuple[int, ...], list[int]] = RecentlyUsed(MAX_MIDDLES)
         self._known: RecentlyUsed[Key, BoundGroup] = RecentlyUsed(MAX_GROUPS)
@@ -110,8 +111,9 @@ class TaskGroups:
     def rounded(self, symbols: Sequence[int], values: Sequence[int]) -> DimValues:
         """The values of the dims with what decisions for ranges are made for."""
         fine = {number: fine_start(values[number]) for number in self._fine}
+        own = {number: middle(values[number]) for number in self._middle}
         if not self._coarse:
-            return DimValues(values, fine, (), ())
+            return DimValues(values, fine, own, (), ())
         middles = tuple(map(coarse_middle, symbols))
         coarse = self._middles.get(middles)
         if coarse is None:
@@ -119,9 +121,9 @@ class TaskGroups:
                 coarse = self._evaluate(middles)
             except (ShapeError, ZeroDivisionError):
                 # No extents of the graph: decide for those that are given.
-                return DimValues(values, fine, values, tuple(symbols))
+                return DimValues(values, fine, own, values, tuple(symbols))
             self._middles.add(middles, coarse)
-        return DimValues(values, fine, coarse, middles)
+        return DimValues(values, fine, own, coarse, middles)
 
     def _keys_at(self, values: DimValues, workers: int) -> tuple[Key, ...]:
         """The key of each group, at values of the dims, for a number of workers."""
@@ -185,14 +187,14 @@ def _keys(
         # The symbols stand for all coarse values of one group, and not of another one.
         parts = [f"{~number}, symbols" if alike.coarse else str(form), "workers"]
         parts += [f"v[{dim}]" for dim in alike.exact]
-        parts += [f"f[{dim}]" for dim in alike.fine]
+        parts += [f"f[{dim}]" for dim in alike.fine] + [f"m[{dim}]" for dim in alike.middle]
         key = f"({', '.join(parts)})"
         if condition is not None:
             key = f"({form}, workers, None) if held[{condition}] else {key}"
         keys.append(f"{key}, ")
     # The source is made of integers and the fixed words above.
     scope: dict[str, Any] = {}
-    lines = ["def made(v, workers, held):", " f, symbols = v.fine, v.symbols",
+    lines = ["def made(v, workers, held):", " f, m, symbols = v.fine, v.middle, v.symbols",
              f" return ({''.join(keys)})"]  # fmt: skip
     exec("\n".join(lines), scope)
     made: Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]] = scope["made"]

@@ -55,6 +55,8 @@ class PlanKey(NamedTuple):
     """The numbers of all dims that decide the plan, in an order that the form determines."""
     fine: tuple[int, ...] = ()
     """Of dims that decide by their fine ranges: binding reads `DimValues.fine` of them."""
+    middle: tuple[int, ...] = ()
+    """Of dims that decide by their coarse ranges: binding reads `DimValues.middle` of them."""
     coarse: tuple[int, ...] = ()
     """Of dims that decide by the coarse ranges of the symbols: binding reads `DimValues.coarse` of
     them."""

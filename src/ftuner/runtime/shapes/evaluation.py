@@ -82,17 +82,17 @@ class DimValues(list[int]):
     """The values of all dims, and what decisions for ranges are made for
     (`ftuner.core.caching`)."""
 
-    __slots__ = ("coarse", "fine", "symbols")
+    __slots__ = ("coarse", "fine", "middle", "symbols")
 
     def __init__(
-        self, values: Sequence[int], fine: Mapping[int, int], coarse: Sequence[int],
-        symbols: tuple[int, ...],
+        self, values: Sequence[int], fine: Mapping[int, int], middle: Mapping[int, int],
+        coarse: Sequence[int], symbols: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """`fine`: by the number of a dim, the first value of its fine range; `coarse`: the values
-        of all dims where all symbols are in the middle of their coarse ranges, which are `symbols`.
-        Without what no decision needs."""
+        """`fine` and `middle`: by the number of a dim, the first value of its fine range and the
+        middle of its coarse one; `coarse`: the values of all dims where all symbols are in the
+        middle of their coarse ranges, which are `symbols`. Without what no decision needs."""
         super().__init__(values)
-        self.fine, self.coarse, self.symbols = fine, coarse, symbols
+        self.fine, self.middle, self.coarse, self.symbols = fine, middle, coarse, symbols
 
 
 class Layouts:

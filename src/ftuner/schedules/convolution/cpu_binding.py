@@ -46,11 +46,11 @@ class Choice(Protocol):
     kind of a step before it has `choice_for(convolution, hardware, isa)`."""
 
     def deciding(self, images: Dim, rows: Dim, positions: Dim) -> tuple[Dim, ...]:
-        """What decides, by its fine range."""
+        """What decides, by its coarse range."""
 
-    def decided(self, starts: Sequence[int], workers: int) -> Any | None:
-        """The plan of the step before for the ranges of `deciding` that begin with some values;
-        None where the product through the window is faster."""
+    def decided(self, middles: Sequence[int], workers: int) -> Any | None:
+        """The plan of the step before for the ranges of `deciding` that have some middles; None
+        where the product through the window is faster."""
 
     def plan(self, deciding: Sequence[int], workers: int) -> Any | None:
         """That plan for values of `deciding`; None where the product through the window is
@@ -64,11 +64,11 @@ class _OtherIsFaster(Condition):
     """The numbers of the dims that decide."""
 
     def holds(self, values: DimValues, workers: int, hardware: CpuHardware) -> bool:
-        starts = [values.fine[number] for number in self.deciding]
-        return self.choice.decided(starts, workers) is not None
+        middles = [values.middle[number] for number in self.deciding]
+        return self.choice.decided(middles, workers) is not None
 
     def plan_key(self) -> PlanKey:
-        return PlanKey(None, fine=self.deciding)
+        return PlanKey(None, middle=self.deciding)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.product import ReadWindow
-from ftuner.core.ranges import coarse_middle, fine_start
+from ftuner.core.ranges import coarse_middle, middle
 from ftuner.core.units import count
 from ftuner.core.winograd import LINE_OUTPUTS, line_transforms, taps_of
 from ftuner.hardware.model import CpuHardware, Isa
@@ -68,8 +68,8 @@ class LineChoice(NamedTuple):
         """Rows, and lines of all images in a row."""
         return rows, images * ceil_quotient(positions, LINE_OUTPUTS[self.taps])
 
-    def decided(self, starts: Sequence[int], workers: int) -> LinePlan | None:
-        rows, lines = starts
+    def decided(self, middles: Sequence[int], workers: int) -> LinePlan | None:
+        rows, lines = middles
         if not rows or not lines:
             return None
         # The number of lines hardly decides: the middle of its octave.
@@ -78,7 +78,7 @@ class LineChoice(NamedTuple):
         return _plan(self, self.problem(1, rows, lines * LINE_OUTPUTS[self.taps], workers))
 
     def plan(self, deciding: Sequence[int], workers: int) -> LinePlan | None:
-        found = self.decided([fine_start(value) for value in deciding], workers)
+        found = self.decided([middle(value) for value in deciding], workers)
         if found is None:
             return None
         rows = deciding[0]

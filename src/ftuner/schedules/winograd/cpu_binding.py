@@ -20,7 +20,7 @@ from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
 from ftuner.core.product import product_types
-from ftuner.core.ranges import FINE_BITS, fine_start
+from ftuner.core.ranges import FINE_BITS, middle
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.step import Machine, StepCost
@@ -267,20 +267,20 @@ class WinogradChoice(NamedTuple):
         row = m * maximum(tiles, 1)
         return tiles, (2 * images * rows * positions + row) // (2 * row)
 
-    def decided(self, starts: Sequence[int], workers: int) -> WinogradPlan | None:
-        tiles, positions = starts
+    def decided(self, middles: Sequence[int], workers: int) -> WinogradPlan | None:
+        tiles, positions = middles
         return _plan(self, self.problem(tiles, self.outputs, positions, workers))
 
     def plan(self, deciding: Sequence[int], workers: int) -> WinogradPlan | None:
         tiles = deciding[0]
-        starts = [fine_start(value) for value in deciding]
-        found = self.decided(starts, workers)
+        middles = [middle(value) for value in deciding]
+        found = self.decided(middles, workers)
         if found is None:
             return None
         blocks = found.blocks
         # Blocks are at most an eighth larger than planned, and all workers have as many.
         most = blocks.tiles + (blocks.tiles >> FINE_BITS)
-        number = max(-(-starts[0] // blocks.tiles), -(-tiles // (most * workers)) * workers)
+        number = max(-(-middles[0] // blocks.tiles), -(-tiles // (most * workers)) * workers)
         return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
 
 
