@@ -11,6 +11,7 @@ from ftuner.core.ranges import (
     EXACT,
     FINE_BITS,
     MANY,
+    after_coarse,
     after_fine,
     bounds,
     coarse_middle,
@@ -42,6 +43,9 @@ def test_a_coarse_range_has_one_middle(extent: int) -> None:
     assert coarse_middle(found) == found
     assert 5 * abs(found - extent) <= max(found, 1)
     assert middle(extent) == (extent if extent < EXACT else found)
+    end = after_coarse(extent)
+    assert extent < end == after_coarse(middle(extent))
+    assert middle(end - 1) == middle(extent) < middle(end)
 
 
 def test_usual_resolutions_are_middles() -> None:

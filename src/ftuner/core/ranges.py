@@ -43,6 +43,12 @@ def middle(extent: int) -> int:
     return extent if extent < EXACT else coarse_middle(extent)
 
 
+def after_coarse(extent: int) -> int:
+    """The first extent after those that have the `middle` of an extent."""
+    shift = 0 if extent < EXACT else extent.bit_length() - 1 - COARSE_BITS
+    return (extent >> shift) + 1 << shift
+
+
 def coarse_middle(extent: int) -> int:
     """An extent in the middle of a coarse range, such as 224, 320 and 640."""
     shift = max(extent.bit_length() - 1 - COARSE_BITS, 0)

@@ -14,7 +14,7 @@ from ftuner.core.cpu.schedule import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
-from ftuner.core.ranges import after_fine, coarse_middle
+from ftuner.core.ranges import after_coarse, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.step import Estimate, Machine, StepCost
 from ftuner.graph.buffers import View
@@ -169,7 +169,7 @@ class _StripesTask(Task):
         for work, number, rows in zip(chain, self.positions, (*stripes.capacities, 0), strict=True):
             members += (offset, rows)
             if rows:
-                most = after_fine(values.fine[number]) - 1
+                most = after_coarse(values.middle[number]) - 1
                 offset += aligned(rows * most * work.position_bytes + SLACK_BYTES)
         tasks = values[self.walked.images] * stripes.parts
         return BoundTask(
@@ -183,8 +183,8 @@ class _StripesTask(Task):
         return self.walked.numbers[1 :: len(MemberExtents._fields)]
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        # Memory is for all positions of a fine range.
-        return self.walked.plan_key()._replace(form=self.walked, fine=self.positions[:-1])
+        # Memory is for all positions of a coarse range.
+        return self.walked.plan_key()._replace(form=self.walked, middle=self.positions[:-1])
 
 
 @dataclass(frozen=True)
