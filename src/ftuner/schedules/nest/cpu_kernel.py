@@ -19,7 +19,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import Parts, accumulator_of, reduced_lanes
-from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, reserve, scalar_type, splat
+from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, scalar_type, splat, variable
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -278,12 +278,9 @@ class _Emission(Frame):
         nothing = accumulator.neutral_element()
         chains = chains_of(self.kernel, self.schedule, stage)
         totals = [
-            [reserve(builder, constant.type) for constant in accumulator.start()]
+            [variable(builder, constant, 64) for constant in accumulator.start()]
             for _ in range(chains)
         ]
-        for places in totals:
-            for constant, total in zip(accumulator.start(), places, strict=True):
-                builder.store(constant, total)
 
         def loaded(chain: int) -> Parts:
             return [
@@ -328,8 +325,7 @@ class _Emission(Frame):
         type_ = scalar_type(dtype)
         if place.lanes is not None:
             type_ = ir.VectorType(type_, self.schedule.lanes)
-        total = reserve(builder, type_)
-        builder.store(elements.neutral(stage.combine, type_, dtype), total)
+        total = variable(builder, elements.neutral(stage.combine, type_, dtype), 64)
 
         def advance(inner: Place) -> None:
             before = builder.load(total, typ=type_)
@@ -354,9 +350,8 @@ class _Emission(Frame):
         type_, where = scalar_type(dtype), I64
         if lanes:
             type_, where = ir.VectorType(type_, lanes), ir.VectorType(I64, lanes)
-        best, position = reserve(builder, type_), reserve(builder, where)
-        builder.store(elements.neutral(kind, type_, dtype), best)
-        builder.store(elements.zero(where), position)
+        best = variable(builder, elements.neutral(kind, type_, dtype), 64)
+        position = variable(builder, elements.zero(where), 64)
         (axis,) = range(len(self.kernel.kept), len(self.kernel.axes))
 
         def compare(inner: Place) -> None:

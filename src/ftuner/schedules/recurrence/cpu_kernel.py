@@ -29,11 +29,11 @@ from ftuner.codegen.llvm.ir.builder import (
     maximum,
     minimum,
     pointer_slot,
-    reserve,
     scalar_type,
     set_slot,
     slot,
     splat,
+    variable,
 )
 from ftuner.codegen.llvm.ir.lanes import load_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
@@ -202,8 +202,7 @@ class _Emission:
         builder, steps = self._builder, self._dim(Recurrence.STEPS)
         if not self._cell.lengths:
             return steps
-        longest = reserve(builder, I64)
-        builder.store(const(0), longest)
+        longest = variable(builder, const(0))
         with counted_loop(builder, first, end) as row:
             length = self._length(row)
             # Negative lengths are large unsigned ones.

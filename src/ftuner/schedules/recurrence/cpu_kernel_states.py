@@ -9,7 +9,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import across
-from ftuner.codegen.llvm.ir.builder import at, const, reserve, scalar_type, splat
+from ftuner.codegen.llvm.ir.builder import at, const, scalar_type, splat, variable
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.core.dtype import INT16, UINT8, DType
@@ -91,9 +91,7 @@ class RoundedStates:
         """Round a range of the rows of the state, which are all that the part has."""
         rows, builder = self.rows, self.rows.builder
         ends = {"low": "minimum", "high": "maximum"}
-        found = {name: reserve(builder, rows.vector) for name in ends}
-        for place in found.values():
-            builder.store(elements.zero(rows.vector), place)
+        found = {name: variable(builder, elements.zero(rows.vector), 64) for name in ends}
         with counted_loop(builder, *bounds) as row:
             source = at(builder, state.first, builder.mul(row, state.stride))
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
 from ftuner.codegen.llvm.ir import vector_math
-from ftuner.codegen.llvm.ir.builder import I32, scalar_type, type_suffix
+from ftuner.codegen.llvm.ir.builder import I32, begun, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, like, splat
 from ftuner.core.dtype import DType
 from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
@@ -46,10 +46,9 @@ def _called(
     function = builder.module.globals.get(symbol)
     if function is None:
         signature = ir.FunctionType(result, [a.type for a in arguments])
-        function = ir.Function(builder.module, signature, symbol)
-        function.linkage = "internal"
-        inner = ir.IRBuilder(function.append_basic_block("entry"))
-        inner.ret(emit(inner, *function.args))
+        inner, given = begun(builder.module, signature, symbol, internal=True)
+        inner.ret(emit(inner, *given))
+        function = inner.function
     return builder.call(function, arguments)
 
 

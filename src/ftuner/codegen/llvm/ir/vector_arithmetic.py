@@ -17,8 +17,8 @@ from typing import Protocol
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
+from ftuner.codegen.llvm.ir.builder import begun, type_suffix
 from ftuner.codegen.llvm.ir.builder import intrinsic as declared
-from ftuner.codegen.llvm.ir.builder import type_suffix
 
 
 def splat(type_: ir.Type, value: float) -> ir.Constant:
@@ -146,14 +146,13 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
         function = builder.module.globals.get(symbol)
         if function is None:
             signature = ir.FunctionType(type_, [type_] * len(arguments))
-            function = ir.Function(builder.module, signature, symbol)
-            function.linkage = "internal"
+            inner, given = begun(builder.module, signature, symbol, internal=True)
+            function = inner.function
             if rare:
                 function.attributes.add("cold")
                 function.attributes.add("noinline")
-            inner = ir.IRBuilder(function.append_basic_block("entry"))
             constants = _FORMATS[type_suffix(type_)[-3:]]
-            inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))
+            inner.ret(emit_body(Body(inner, type_, constants, fused), *given))
         return builder.call(function, arguments)
 
     call.__name__, call.__doc__ = name, emit_body.__doc__

@@ -27,7 +27,7 @@ import math
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
-from ftuner.codegen.llvm.ir.builder import any_lane
+from ftuner.codegen.llvm.ir.builder import any_lane, joined
 from ftuner.codegen.llvm.ir.vector_arithmetic import (
     Body,
     VectorFunction,
@@ -399,10 +399,7 @@ def _unless_far(body: Body, x: ir.Value, near: ir.Value, far_function: VectorFun
     with builder.if_then(any_lane(builder, far), likely=False):
         replaced = builder.select(far, far_function(builder, x, fused=body.fused), near)
         beyond = builder.block
-    result = builder.phi(x.type)
-    result.add_incoming(near, before)
-    result.add_incoming(replaced, beyond)
-    return result
+    return joined(builder, (near, replaced), (before, beyond))
 
 
 def _far_sine(name: str) -> VectorFunction:

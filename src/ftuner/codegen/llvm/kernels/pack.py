@@ -23,13 +23,14 @@ from ftuner.codegen.llvm.ir.builder import (
     QUARTER_BYTES,
     VOID,
     at,
+    begun,
     const,
     intrinsic,
     quarter_lanes,
-    reserve,
     scalar_type,
     shuffle,
     transpose,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
 from ftuner.codegen.llvm.native.symbols import pack_symbol
@@ -44,15 +45,12 @@ PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
 
 def emit_pack(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> ir.Function:
     """Add the packing function of an element type to a module."""
-    function = ir.Function(module, PACK_TYPE, pack_symbol(dtype))
-    source, k_stride, column_stride, target, k, width, padded = function.args
+    builder, given = begun(module, PACK_TYPE, pack_symbol(dtype))
+    source, k_stride, column_stride, target, k, width, padded = given
     source.add_attribute("noalias")
     target.add_attribute("noalias")
     size = dtype.itemsize
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    vector = ir.VectorType(scalar_type(dtype), lanes)
-    zeros = reserve(builder, vector)
-    builder.store(ir.Constant(vector, None), zeros)
+    zeros = variable(builder, ir.Constant(ir.VectorType(scalar_type(dtype), lanes), None), 64)
     contiguous = builder.icmp_signed("==", column_stride, const(size))
     with builder.if_else(contiguous) as (copy, gather):
         with copy:
@@ -68,7 +66,7 @@ def emit_pack(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning)
             _copy_elements(builder, dtype, source, k_stride, column_stride, target, done, k, width,
                            padded)  # fmt: skip
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _copy_contiguous(

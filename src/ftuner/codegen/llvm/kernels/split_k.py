@@ -17,6 +17,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import (
     I64,
     at,
+    begun,
     const,
     pointer_slot,
     reserve,
@@ -38,12 +39,10 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     # Parts of k are never of a product that rounds sums to levels: those are whole.
     of_floats = replace(like.types, c=like.types.finished)
     kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True, types=of_floats)
-    function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
-    call, first_row, last_row = function.args
+    builder, (call, first_row, last_row) = begun(module, REDUCE_TYPE, reduce_symbol(like))
     dtype = kernel.types.c
     size = dtype.itemsize
     vector = ir.VectorType(scalar_type(dtype), kernel.lanes)
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
     scratch, total = reserve(builder, vector), reserve(builder, vector)

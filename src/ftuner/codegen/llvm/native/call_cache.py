@@ -22,14 +22,17 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     call_address,
     const,
     intrinsic,
     pointer_slot,
+    record_at,
     reserve,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
@@ -69,8 +72,7 @@ def emit_known_call(
 
     most = (inputs + 1) * (2 + 2 * Known.MAX_AXES)
     signature = reserve(builder, ir.ArrayType(I64, most))
-    length = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), length)
+    length = variable(builder, const(0))
     array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
     for word in words[:-1]:
         _sign(builder, word, array_type, ArrayField.ALIGNED, signature, length, unknown)
@@ -111,19 +113,17 @@ def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTunin
     most = Known.MAX_INPUTS * (2 + 2 * Known.MAX_AXES)
     signature = reserve(builder, ir.ArrayType(I64, most))
     arrays = reserve(builder, ir.ArrayType(PTR, Known.MAX_INPUTS + 1))
-    length = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), length)
+    length = variable(builder, const(0))
     array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
     with counted_loop(builder, 0, count) as number:
-        place = builder.mul(number, const(SLOT_BYTES))
-        value = builder.load(at(builder, arguments, place), typ=PTR)
-        builder.store(value, at(builder, arrays, place))
+        value = builder.load(record_at(builder, arguments, number), typ=PTR)
+        builder.store(value, record_at(builder, arrays, number))
         word, flags = at(builder, value, header_bytes), ArrayField.ALIGNED
         _sign(builder, word, array_type, flags, signature, length, unknown)
     record = _record(call, signature, length)
 
     def execute(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
-        builder.store(result, at(builder, arrays, builder.mul(count, const(SLOT_BYTES))))
+        builder.store(result, record_at(builder, arrays, count))
         entry = pointer_slot(builder, record, Known.ENTRY)
         plan = pointer_slot(builder, record, Known.PLAN)
         alone = builder.zext(builder.icmp_unsigned("==", pool, NULL), I64)
@@ -150,10 +150,9 @@ class _Begun(NamedTuple):
 
 
 def _begun(module: ir.Module, symbol: str, header_bytes: int) -> _Begun:
-    function = ir.Function(module, ir.FunctionType(PTR, [PTR, PTR, I64]), symbol)
-    itself, arguments, count = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    unknown, seen = map(function.append_basic_block, ("unknown", "seen"))
+    kind = ir.FunctionType(PTR, [PTR, PTR, I64])
+    builder, (itself, arguments, count) = begun(module, kind, symbol)
+    unknown, seen = map(builder.append_basic_block, ("unknown", "seen"))
     site = builder.load(at(builder, itself, header_bytes), typ=PTR)
     none = pointer_slot(builder, site, Site.NONE)
     return _Begun(builder, site, arguments, count, unknown, seen, none)
@@ -192,7 +191,7 @@ def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> 
 
 def _append(builder: ir.IRBuilder, signature: ir.Value, length: ir.Value, value: ir.Value) -> None:
     end = builder.load(length, typ=I64)
-    builder.store(value, at(builder, signature, builder.mul(end, const(SLOT_BYTES))))
+    builder.store(value, record_at(builder, signature, end))
     builder.store(builder.add(end, const(1)), length)
 
 
@@ -213,8 +212,8 @@ def _sign(
     for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
         numbers = _field(builder, word, field, PTR)
         with counted_loop(builder, 0, axes) as axis:
-            number = at(builder, numbers, builder.mul(axis, const(SLOT_BYTES)))
-            _append(builder, signature, length, builder.load(number, typ=I64))
+            number = builder.load(record_at(builder, numbers, axis), typ=I64)
+            _append(builder, signature, length, number)
 
 
 def _find(
@@ -225,7 +224,7 @@ def _find(
     before, else to `unknown`."""
 
     def word(of: ir.Value, i: ir.Value) -> ir.Value:
-        return builder.load(at(builder, of, builder.mul(i, const(SLOT_BYTES))), typ=I64)
+        return builder.load(record_at(builder, of, i), typ=I64)
 
     def hashed(values: list[ir.Value]) -> list[ir.Value]:
         i, before = values
@@ -234,9 +233,7 @@ def _find(
 
     _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
     table = slot_address(builder, site, Site.TABLE)
-    found = builder.append_basic_block("found")
-    missed = builder.append_basic_block("missed")
-    head = builder.append_basic_block("probe")
+    found, missed, head = map(builder.append_basic_block, ("found", "missed", "probe"))
     before = builder.block
     builder.branch(head)
     builder.position_at_end(head)
@@ -244,12 +241,11 @@ def _find(
     probe.add_incoming(const(0), before)
     _go_on_if(builder, builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
     place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
-    record = builder.load(at(builder, table, builder.mul(place, const(SLOT_BYTES))), typ=PTR)
+    record = builder.load(record_at(builder, table, place), typ=PTR)
     _go_on_if(builder, builder.icmp_unsigned("!=", record, NULL), missed)
     same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
     same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
-    compare = builder.append_basic_block("compare")
-    following = builder.append_basic_block("next")
+    compare, following = map(builder.append_basic_block, ("compare", "next"))
     builder.cbranch(builder.and_(same_hash, same_length), compare, following)
     builder.position_at_end(compare)
     expected = slot_address(builder, record, Known.SIGNATURE)
@@ -290,8 +286,7 @@ def _find(
     _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
     first_time = builder.icmp_signed("==", times, const(0))
     with builder.if_then(first_time):
-        place = builder.mul(place_of(chosen), const(SLOT_BYTES))
-        builder.store(hash_, at(builder, hashes, place))
+        builder.store(hash_, record_at(builder, hashes, place_of(chosen)))
     builder.cbranch(first_time, unknown, seen)
     builder.position_at_end(found)
     return record
@@ -360,8 +355,7 @@ def _run(
     _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
 
     # Take the pool if the plan has several workers; without it the caller does the plan alone.
-    pool = reserve(builder, PTR, SLOT_BYTES)
-    builder.store(NULL, pool)
+    pool = variable(builder, NULL)
     workers = slot(builder, record, Known.WORKERS)
     without_workers = builder.append_basic_block("without_workers")
     with builder.if_then(builder.icmp_signed(">", workers, const(1))):
@@ -411,8 +405,7 @@ def _run(
 
 def _take_workspace(builder: ir.IRBuilder, site: ir.Value, record: ir.Value) -> ir.Value:
     """The address of a workspace; 0 if the plan needs none or none is free."""
-    workspace = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), workspace)
+    workspace = variable(builder, const(0))
     size = slot(builder, record, Known.WORKSPACE_BYTES)
     with builder.if_then(builder.icmp_signed("!=", size, const(0))):
         table = pointer_slot(builder, site, Site.WORKSPACES)
