@@ -6,6 +6,7 @@ case, costs a few microseconds. The terms are those of `ftuner.cost.step.Estimat
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -57,6 +58,23 @@ class Covers(Protocol):
     def __getitem__(self, rows: int) -> Cover: ...
 
     def __hash__(self) -> int: ...
+
+
+class UKernels(NamedTuple):
+    """The uKernels of products by panels that stay in L2."""
+
+    types: ProductTypes
+    lanes: int
+    width: int
+    """Vectors of a full panel."""
+    covers: Callable[[int, bool, int], Covers]
+    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+    def panels(self, columns: int, k: int) -> list[tuple[int, Covers]]:
+        """The number of full panels of a weight, and one for its tail, with their covers."""
+        full, left = divmod(columns, self.width * self.lanes)
+        found = [(full, self.covers(self.width, False, k))] if full else []
+        return found + ([(1, self.covers(-(-left // self.lanes), True, k))] if left else [])
 
 
 class ProductMachine:

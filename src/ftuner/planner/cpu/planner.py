@@ -19,6 +19,7 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.product import ReadWindow
 from ftuner.core.ranges import fine_start
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.step import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
@@ -142,6 +143,11 @@ class Planner:
         L2."""
         family = self.library.family(vectors, tail, layout, PACKED)
         return family, self._tables.covers(family, steps, False)
+
+    def ukernels(self, width: int) -> UKernels:
+        """What estimates know of the uKernels of panels of `width` vectors."""
+        library = self.library
+        return UKernels(library.types, library.lanes, width, lambda *panel: self.cover(*panel)[1])
 
     def prepare_covers(self) -> None:
         """Solve what `cover` may be asked for panels of the first width and their tails, which
