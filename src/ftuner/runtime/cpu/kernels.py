@@ -19,9 +19,8 @@ from ftuner.codegen.llvm.native.symbols import (
     JOIN_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
-    call_symbol,
+    driver_symbol,
     finish_symbol,
-    pack_symbol,
     reduce_symbol,
     widen_symbol,
 )
@@ -143,14 +142,14 @@ class NativeRuntime:
         self.workspaces = Workspaces(addresses)
         entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
         self.entries: dict[DType, Any] = {
-            t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
+            t: entry(addresses[driver_symbol("call", t)]) for t in DTYPES.values()
         }
         """`entry(plan, pool, workspace, &a, &b, &c, operands)` by dtype."""
         pack = ctypes.CFUNCTYPE(
             None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
             *[ctypes.c_int64] * 3,
         )  # fmt: skip
-        self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
+        self.pack_addresses = {t: addresses[driver_symbol("pack", t)] for t in DTYPES.values()}
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
         self.decide = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(

@@ -33,7 +33,7 @@ from ftuner.codegen.llvm.ir.builder import (
     variable,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
-from ftuner.codegen.llvm.native.symbols import pack_symbol
+from ftuner.codegen.llvm.native.symbols import driver_symbol
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
@@ -45,7 +45,7 @@ PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
 
 def emit_pack(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> ir.Function:
     """Add the packing function of an element type to a module."""
-    builder, given = begun(module, PACK_TYPE, pack_symbol(dtype))
+    builder, given = begun(module, PACK_TYPE, driver_symbol("pack", dtype))
     source, k_stride, column_stride, target, k, width, padded = given
     source.add_attribute("noalias")
     target.add_attribute("noalias")

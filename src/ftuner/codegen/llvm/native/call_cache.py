@@ -41,7 +41,6 @@ from ftuner.codegen.llvm.native.program import RUN_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
-    KNOWN_PROGRAM_SYMBOL,
     TAKE_WORKSPACE_SYMBOL,
     known_call_symbol,
 )
@@ -106,7 +105,7 @@ def emit_known_call(
 
 def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the function for the input arrays of a program, which makes its output."""
-    call = _begun(module, KNOWN_PROGRAM_SYMBOL, header_bytes)
+    call = _begun(module, known_call_symbol(None), header_bytes)
     builder, site, arguments, count, unknown, seen, none = call
     few = builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS))
     _go_on_if(builder, few, unknown)

@@ -45,14 +45,7 @@ from ftuner.codegen.llvm.native.records import (
     PoolSlot,
     Worker,
 )
-from ftuner.codegen.llvm.native.symbols import (
-    POOL_RUN_SYMBOL,
-    alone_symbol,
-    call_symbol,
-    chunk_symbol,
-    job_symbol,
-    panels_symbol,
-)
+from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, driver_symbol
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
@@ -86,7 +79,7 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     Arrays are passed as addresses of the words that hold their data pointers. `operands`, which may
     be null, is an array of `MAX_OPERANDS` such addresses; unused ones at its end are null.
     """
-    builder, given = begun(module, ENTRY_TYPE, call_symbol(dtype))
+    builder, given = begun(module, ENTRY_TYPE, driver_symbol("call", dtype))
     plan, pool, workspace, a, b, c, operands = given
     call = reserve(builder, ir.ArrayType(I64, int(Call.SIZE)))
     set_slot(builder, call, Call.PLAN, plan)
@@ -128,7 +121,7 @@ PACKS, BANDS = 1, 2
 
 def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunks by work stealing."""
-    builder, (call, worker) = begun(module, JOB_TYPE, job_symbol(dtype), internal=True)
+    builder, (call, worker) = begun(module, JOB_TYPE, driver_symbol("gemm", dtype), internal=True)
     plan = pointer_slot(builder, call, Call.PLAN)
     pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
     chunks = slot(builder, plan, Plan.CHUNKS)
@@ -150,7 +143,7 @@ def _emit_alone(
     module: ir.Module, dtype: DType, chunk: ir.Function, walk: ir.Function
 ) -> ir.Function:
     """`void alone(call)`: all chunks of a plan, or the shares of all workers, on one thread."""
-    builder, (call,) = begun(module, ALONE_TYPE, alone_symbol(dtype), internal=True)
+    builder, (call,) = begun(module, ALONE_TYPE, driver_symbol("alone", dtype), internal=True)
     plan = pointer_slot(builder, call, Call.PLAN)
     workers, chunks = slot(builder, plan, Plan.WORKERS), slot(builder, plan, Plan.CHUNKS)
     together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
@@ -201,7 +194,8 @@ def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> i
 def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
     """`void chunk(call, worker, number)`: a chunk of a plan; of a plan without chunks, the share of
     worker `number`."""
-    builder, (call, worker, number) = begun(module, CHUNK_TYPE, chunk_symbol(dtype), internal=True)
+    builder, given = begun(module, CHUNK_TYPE, driver_symbol("chunk", dtype), internal=True)
+    call, worker, number = given
     plan = pointer_slot(builder, call, Call.PLAN)
     chunks = slot(builder, plan, Plan.CHUNKS)
     dealt = builder.icmp_signed(">", chunks, const(0))
@@ -231,7 +225,7 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
 def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
     """Add `void panels(call, worker, panels, begin, end)`: some of the panels of a plan that is one
     share, as they are computed in their chunk."""
-    builder, given = begun(module, PANELS_TYPE, panels_symbol(dtype), internal=True)
+    builder, given = begun(module, PANELS_TYPE, driver_symbol("panels", dtype), internal=True)
     call, worker, panels, begin, end = given
     plan = pointer_slot(builder, call, Call.PLAN)
     record = _worker_record(builder, plan, const(0))

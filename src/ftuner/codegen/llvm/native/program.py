@@ -9,7 +9,7 @@ yet. If `alone` is not 0, the caller does the same chunks one after the other, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
@@ -36,15 +36,12 @@ from ftuner.codegen.llvm.native.symbols import (
     POOL_RUN_SYMBOL,
     PROGRAM_SYMBOL,
     TASKS_SYMBOL,
-    alone_symbol,
-    chunk_symbol,
-    job_symbol,
-    panels_symbol,
+    DriverFunction,
+    driver_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
-from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
 RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
@@ -140,7 +137,7 @@ def _emit_alone(module: ir.Module) -> ir.Function:
                     _panels(builder, record, const(0), chunk)
                 with one:
                     call = pointer_slot(builder, record, Step.ARGUMENT)
-                    _of_kind(builder, record, alone_symbol, [call])
+                    _of_kind(builder, record, "alone", [call])
     builder.ret_void()
     return builder.function
 
@@ -160,7 +157,7 @@ def _shared(
     with builder.if_else(together) as (own, dealt):
         with own:
             call = pointer_slot(builder, record, Step.ARGUMENT)
-            _of_kind(builder, record, job_symbol, [call, worker])
+            _of_kind(builder, record, "gemm", [call, worker])
             builder.store(const(1), done)
         with dealt, taken_chunks(builder, pool, worker, workers, epoch, chunks) as chunk:
             bounds = partition_bounds(builder, tasks, chunks, chunk)
@@ -185,7 +182,7 @@ def _piece(
                 _panels(builder, record, worker, chunk)
             with one:
                 call = pointer_slot(builder, record, Step.ARGUMENT)
-                _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+                _of_kind(builder, record, "chunk", [call, worker, chunk])
 
 
 def _of_several(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
@@ -202,7 +199,7 @@ def _panels(builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, chunk: ir
     bounds = partition_bounds(builder, panels, parts, builder.udiv(chunk, count))
     calls = pointer_slot(builder, record, Step.CALLS)
     call = pointer_slot(builder, record_at(builder, calls, builder.urem(chunk, count)), 0)
-    _of_kind(builder, record, panels_symbol, [call, worker, panels, *bounds])
+    _of_kind(builder, record, "panels", [call, worker, panels, *bounds])
 
 
 def _has_kernel(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
@@ -223,11 +220,11 @@ def _tasks(
 def _of_kind(
     builder: ir.IRBuilder,
     record: ir.Value,
-    symbol: Callable[[DType], str],
+    function: DriverFunction,
     arguments: Sequence[ir.Value],
 ) -> None:
     """Call the driver function of a product's dtype."""
     kind = slot(builder, record, Step.KIND)
     for dtype, number in PRODUCT_KINDS.items():
         with builder.if_then(builder.icmp_signed("==", kind, const(number))):
-            builder.call(builder.module.globals[symbol(dtype)], arguments)
+            builder.call(builder.module.globals[driver_symbol(function, dtype)], arguments)

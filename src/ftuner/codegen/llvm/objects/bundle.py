@@ -13,7 +13,6 @@ from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
     JOIN_SYMBOL,
     KNOWN_CALL_INPUTS,
-    KNOWN_PROGRAM_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
     PROGRAM_SYMBOL,
@@ -21,10 +20,9 @@ from ftuner.codegen.llvm.native.symbols import (
     TASKS_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
-    call_symbol,
+    driver_symbol,
     finish_symbol,
     known_call_symbol,
-    pack_symbol,
     reduce_symbol,
     widen_symbol,
 )
@@ -136,8 +134,10 @@ def widen_bundle(types: ProductTypes, lanes: int, isa: InstructionSet) -> Bundle
 def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> Bundle:
     """The thread pool, the drivers of all dtypes, and the functions that Python calls.
     `header_bytes`: the size of the header of a Python object."""
-    entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-    calls = [KNOWN_PROGRAM_SYMBOL, *map(known_call_symbol, KNOWN_CALL_INPUTS)]
+    entries = [
+        s for t in DTYPES.values() for s in (driver_symbol("call", t), driver_symbol("pack", t))
+    ]
+    calls = map(known_call_symbol, (None, *KNOWN_CALL_INPUTS))
     workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
     programs = PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
     pool = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL
