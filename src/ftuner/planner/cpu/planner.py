@@ -44,7 +44,7 @@ def grids(workers: int, batch: int, panels: int, parts_k: int) -> tuple[Grid, ..
     """
     found = [Grid(1, 1, 1, 1)]
     starved = batch == 1 and panels < 2 * workers
-    for used in {workers, *(p for p in _powers_of_two(workers) if p > 1)}:
+    for used in {workers, *(1 << i for i in range(1, workers.bit_length()))}:
         for parts_b in reversed(_divisors(used)):
             for parts_m in _divisors(used // parts_b):
                 for parts_n in _divisors(used // (parts_b * parts_m)):
@@ -54,10 +54,6 @@ def grids(workers: int, batch: int, panels: int, parts_k: int) -> tuple[Grid, ..
                     if parts == 1 or (starved and parts <= parts_k):
                         found.append(Grid(parts_b, parts_m, parts_n, parts))
     return tuple(dict.fromkeys(found))
-
-
-def _powers_of_two(limit: int) -> tuple[int, ...]:
-    return tuple(1 << i for i in range(limit.bit_length()) if 1 << i <= limit)
 
 
 @lru_cache(maxsize=256)

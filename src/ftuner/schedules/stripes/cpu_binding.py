@@ -137,19 +137,13 @@ def compiled_chain(step: StripesStep, loaded: Loaded) -> tuple[StripesStep, Stri
     found = loaded.chains.get(id(step))
     if found is None:
         planner = planner_of(step, loaded.hardware, loaded.isa)
-        found = loaded.chains[id(step)] = _without_weights(step, loaded), planner
+        members = tuple(
+            m if isinstance(m.step, DepthwiseStep)
+            else replace(m, step=replace(m.step, b=loaded.emptied(m.step.b)))
+            for m in step.members
+        )  # fmt: skip
+        found = loaded.chains[id(step)] = replace(step, members=members), planner
     return found  # type: ignore[return-value]
-
-
-def _without_weights(step: StripesStep, loaded: Loaded) -> StripesStep:
-
-    def bare(member: StripeMember) -> StripeMember:
-        product = member.step
-        if isinstance(product, DepthwiseStep):
-            return member
-        return replace(member, step=replace(product, b=loaded.emptied(product.b)))
-
-    return replace(step, members=tuple(map(bare, step.members)))
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,8 @@ def _emit_walk(
     builder.function.attributes.add("noinline")
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
-    _fill_context(builder, call, plan, context)
+    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
+    take_operands(builder, call, plan, context)
     workspace = pointer_slot(builder, call, Call.WORKSPACE)
     private = at(builder, workspace, slot(builder, share, Worker.PRIVATE_OFFSET))
     stride = slot(builder, plan, Plan.PRIVATE_STRIDE)
@@ -309,8 +310,8 @@ def _emit_walk(
     return builder.function
 
 
-def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
-    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
+def take_operands(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
+    """Let the context have the operands of the epilogue, those of a call."""
     for i in range(MAX_OPERANDS):
         address = slot(builder, call, Call.OPERANDS + i)
         stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)

@@ -31,11 +31,6 @@ from ftuner.hardware.tuning import NativeTuning
 _NONE = const(0)
 
 
-def emit_workspaces(module: ir.Module) -> None:
-    """Add both functions to a module."""
-    _emit_take(module, _emit_give(module))
-
-
 def _emit_give(module: ir.Module) -> ir.Function:
     kind = ir.FunctionType(VOID, [PTR, I64])
     builder, (table, workspace) = begun(module, kind, GIVE_WORKSPACE_SYMBOL)
@@ -79,7 +74,7 @@ def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: Native
     emit_binding(module)
     emit_joining(module)
     emit_words(module, header_bytes)
-    emit_workspaces(module)
+    _emit_take(module, _emit_give(module))
     for inputs in KNOWN_CALL_INPUTS:
         emit_known_call(module, inputs, header_bytes, tuning)
     emit_known_program(module, header_bytes, tuning)
