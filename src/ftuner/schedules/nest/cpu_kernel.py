@@ -67,10 +67,9 @@ class _Emission(Frame):
         vector = schedule.vector
         blocks = vector is not None and not schedule.tasks and vector < len(kernel.kept)
         if blocks:
-            assert vector is not None
             with counted_loop(builder, self.begin, self.end) as task:
                 first = builder.mul(task, const(schedule.block))
-                extent = self.dim(kernel.axes[vector])
+                extent = self.dim(kernel.axes[schedule.along])
                 last = minimum(builder, builder.add(first, const(schedule.block)), extent)
                 self._kept_vectors({}, first, last)
         else:
@@ -92,8 +91,7 @@ class _Emission(Frame):
         """Emit the elements of the vector axis from `first` up to `last`."""
         values = Values(self, Place(index, None))
         known = {number: values.value(number) for number in outer_steps(self.kernel, index)}
-        task, vector = Place(index, None, known=known), self.schedule.vector
-        assert vector is not None
+        task, vector = Place(index, None, known=known), self.schedule.along
         along = frozenset(c for c, nearer in self.slopes.items() if nearer[vector])
         if along and not self.kernel.combine:
             self._by_parts(task, along, first, last)
@@ -109,8 +107,7 @@ class _Emission(Frame):
     ) -> None:
         """Emit whole vectors where all conditions `along` the vector axis hold. What is before and
         after these are vectors under a mask, or single elements if they are few."""
-        builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.vector
-        assert vector is not None
+        builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.along
 
         def inside(base: ir.Value) -> None:
             place = replace(task, lanes=Lanes(base, None, None), holds=along)

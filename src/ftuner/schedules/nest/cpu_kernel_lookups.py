@@ -79,10 +79,8 @@ def _joined(lanes: Place, task: Place) -> Place:
 class _Lookups:
     def __init__(self, frame: Frame, looked: Sequence[int], permute: str) -> None:
         self._frame, self._looked, self._permute = frame, looked, permute
-        kernel, vector = frame.kernel, frame.schedule.vector
-        assert vector is not None
-        self._vector = vector
-        self._along = outer_steps(kernel, (vector,))
+        kernel, self._vector = frame.kernel, frame.schedule.along
+        self._along = outer_steps(kernel, (self._vector,))
         of_tasks = set(outer_steps(kernel, frame.schedule.tasks))
         users = [n for n in range(len(kernel.steps)) if n not in of_tasks]
         needed = {*kernel.values, *(step for n in users for step in needs(kernel, n))}

@@ -157,8 +157,7 @@ class Values:
         if step.op in ("constant", "dim"):
             return frame.constant(number)
         if step.op in ("index", "stage"):
-            assert isinstance(step.payload, int)
-            return self.index[step.payload] if step.op == "index" else self.stages[step.payload]
+            return self.index[step.number] if step.op == "index" else self.stages[step.number]
         access = frame.kernel.accesses[number]
         if access is not None:
             return self._load(number, access)
@@ -256,8 +255,7 @@ class Values:
     def _load(self, number: int, access: Access) -> Term:
         frame = self.frame
         step = frame.kernel.steps[number]
-        assert isinstance(step.payload, int)
-        address, along = self._address(frame.operands[step.payload], access)
+        address, along = self._address(frame.operands[step.number], access)
         masks = [*self._mask(along), *self._checked_by(access), *self._guard(number, along)]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         text = functions.from_memory(f"tl.load({address}{mask})", step.dtype)
