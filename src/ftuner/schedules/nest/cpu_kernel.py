@@ -27,10 +27,10 @@ from ftuner.core.access import Kernel, outer_steps
 from ftuner.core.cpu.schedule import Schedule, chains_of, kept_in_result, looked_up
 from ftuner.core.index_expr import Stage
 from ftuner.hardware.isa import InstructionSet
-from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
+from ftuner.schedules.nest.cpu_kernel_lookups import Lookups, permute_for
 from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
-from ftuner.schedules.nest.cpu_kernel_transposition import emit_transposition
+from ftuner.schedules.nest.cpu_kernel_transposition import Transposition
 from ftuner.schedules.nest.cpu_kernel_values import Values, load_single_elements
 
 
@@ -44,9 +44,9 @@ def emit(
     looked = looked_up(kernel, schedule)
     permute = permute_for(frame, looked, isa)
     if schedule.across is not None:
-        emit_transposition(frame)
+        Transposition(frame).emit()
     elif looked and (permute or not frame.slopes):
-        emit_lookups(frame, looked, permute)
+        Lookups(frame, looked, permute).emit()
     else:
         frame.emit()
 

@@ -26,12 +26,9 @@ SQUARES_AHEAD = 2
 task takes some squares side by side before it goes on along that axis."""
 
 
-def emit_transposition(frame: Frame) -> None:
-    """Write the body of the function of a frame."""
-    _Transposition(frame).emit()
+class Transposition:
+    """Emits the body of the function of a frame."""
 
-
-class _Transposition:
     def __init__(self, frame: Frame) -> None:
         self._frame, self._builder = frame, frame.builder
         kernel, schedule = frame.kernel, frame.schedule

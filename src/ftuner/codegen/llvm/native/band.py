@@ -81,21 +81,6 @@ def _unless_one(
     return joined(builder, (one, value), (before, inside))
 
 
-def emit_band(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    plan: ir.Value,
-    pack: ir.Function,
-    context: ir.Value,
-    band: ir.Value,
-    operands: Operands,
-    panels: Panels,
-) -> None:
-    """Emit the loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the
-    panels of the band stream by."""
-    _Band(builder, dtype, plan, pack, context, band, operands, panels).walk()
-
-
 @dataclass(frozen=True)
 class _Block:
     """Rows and k steps of one block."""
@@ -122,7 +107,10 @@ class _SegmentShare:
 
 
 @dataclass(frozen=True)
-class _Band:
+class BandWalk:
+    """The loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the panels
+    of the band stream by."""
+
     builder: ir.IRBuilder
     dtype: DType
     plan: ir.Value

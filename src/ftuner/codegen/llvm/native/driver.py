@@ -34,7 +34,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
-from ftuner.codegen.llvm.native.band import Operands, Panels, emit_band, emit_covered
+from ftuner.codegen.llvm.native.band import BandWalk, Operands, Panels, emit_covered
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
     Band,
@@ -305,7 +305,7 @@ def _emit_walk(
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
         ):
             band = builder.call(covered, [record, rows, memory])
-            emit_band(builder, dtype, plan, pack, context, band, operands, panels)
+            BandWalk(builder, dtype, plan, pack, context, band, operands, panels).walk()
     builder.ret_void()
     return builder.function
 
