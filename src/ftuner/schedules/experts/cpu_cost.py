@@ -35,20 +35,15 @@ def experts_cost(
         resident_bytes: of all weights of the program.
     """
     _, k, n, rows, biased = problem
-    chosen, panels = problem.chosen, ukernels.panels(n, k)
+    chosen = problem.chosen
     each, more = divmod(rows, chosen)
-    issue = fixed = 0.0
-    for number, covers in panels:
-        for experts, height in ((more, each + 1), (chosen - more, each)):
-            cover = covers[height]
-            issue += experts * number * k * cover.step
-            fixed += experts * number * cover.fixed
-    workers = min(machine.workers, sum(number for number, _ in panels))
+    _, step, fixed = ukernels.cycles(n, k, (each + 1, more), (each, chosen - more))
+    workers = min(machine.workers, -(-n // (ukernels.width * ukernels.lanes)))
     weights = chosen * k * n * ukernels.types.c.itemsize
     streams = [
         Stream(weights / workers, max(resident_bytes, weights)),
         Stream((reads_bytes + writes_bytes) / workers, reads_bytes + writes_bytes),
     ]
-    estimate = estimate_of(machine, workers, issue / workers, 0.0, fixed / workers, streams)
+    estimate = estimate_of(machine, workers, step / workers, 0.0, fixed / workers, streams)
     flops = rows * n * (2 * k + biased)
     return StepCost(flops, reads_bytes + weights, writes_bytes, estimate)

@@ -83,21 +83,16 @@ def line_terms(
     fixed += problem.rows * vectors[1] * (sums + tuning.loop_cycles)
     fixed *= lines * share * tuning.winograd_transform_ratio
     fixed += busiest * _spilled_line_cycles(machine, ukernels, problem, block)
-    issue = step = 0.0
-    panels = ukernels.panels(problem.columns, k)
-    for height, count in ((block, problem.rows // block), (problem.rows % block, 1)):
-        for number, covers in panels:
-            cover, times = covers[height], lines * share * count * number * n
-            issue += times * k * cover.issue
-            step += times * k * cover.step
-            fixed += times * cover.fixed
+    each = lines * share * n
+    heights = (block, each * (problem.rows // block)), (problem.rows % block, each)
+    issue, step, tiles = ukernels.cycles(problem.columns, k, *heights)
     weight_bytes = n * k * problem.columns * size
     positions = problem.images * problem.rows * problem.positions
     x_bytes = positions * problem.stride * problem.run * size
     moved = x_bytes + positions * problem.columns * size
     streams = [Stream(busiest * weight_bytes, weight_bytes), Stream(moved * share, moved)]
     workers = max(min(tasks, problem.workers), 1)
-    return estimate_of(machine, workers, issue, step - issue, fixed, streams)
+    return estimate_of(machine, workers, issue, step - issue, fixed + tiles, streams)
 
 
 def _spilled_line_cycles(

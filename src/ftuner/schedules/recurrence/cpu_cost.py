@@ -41,7 +41,7 @@ def recurrence_cost(
     dtype, k = types.c, types.depth(hidden)
     isa, tuning = machine.isa, machine.hardware.tuning
     columns, nr = len(cell.gates) * hidden, width * lanes
-    covered = [(n, covers[block]) for n, covers in ukernels.panels(columns, k)]
+    _, step, tiles = ukernels.cycles(columns, k, (block, 1))
     products = fixed = elements = 0.0
     flops = 2 * rows * columns * hidden
     vectors = block * -(-hidden // lanes)
@@ -49,9 +49,8 @@ def recurrence_cost(
     part = -(-panels // team) / panels
     for stage in cell.stages():
         share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
-        for count, cover in covered:
-            products += share * part * count * k * cover.step
-            fixed += share * part * count * cover.fixed
+        products += share * part * step
+        fixed += share * part * tiles
         for _, expr in stage.results:
             elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
             flops += rows * hidden * expression_operations(expr)

@@ -86,14 +86,9 @@ def winograd_terms(
     transforms += more * (1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle)
     transforms *= tuning.winograd_transform_ratio
     transforms += _spilled_cycles(machine, ukernels, problem, blocks, mine)
-    issue = step = fixed = 0.0
-    panels = ukernels.panels(problem.columns, problem.channels)
-    for height, count in ((block, mine // block), (mine % block, 1)):
-        for number, covers in panels:
-            cover, times = covers[height], count * number * matrices
-            issue += times * problem.channels * cover.issue
-            step += times * problem.channels * cover.step
-            fixed += times * channel_blocks * cover.fixed
+    heights = (block, mine // block * matrices), (mine % block, matrices)
+    issue, step, fixed = ukernels.cycles(problem.columns, problem.channels, *heights)
+    transforms += channel_blocks * fixed
     weight_bytes = WINDOW**2 * problem.channels * problem.columns * size
     x_bytes = problem.images * problem.rows * problem.positions * problem.channels * size
     out_bytes = problem.images * problem.rows * problem.positions * problem.columns * size
@@ -103,7 +98,7 @@ def winograd_terms(
         Stream((x_bytes + out_bytes) * share, x_bytes + out_bytes),
     ]
     workers = max(min(tasks, problem.workers), 1)
-    return estimate_of(machine, workers, issue, step - issue, fixed + transforms, streams)
+    return estimate_of(machine, workers, issue, step - issue, transforms, streams)
 
 
 def _spilled_cycles(
