@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ftuner.core.cpu.tile import UKernel, epilogue_digest
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.product import ProductTypes
 
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"
@@ -38,6 +38,19 @@ def driver_symbol(function: DriverFunction, dtype: DType) -> str:
     products, `gemm` the job that every worker runs, `alone` a product by one thread, for any number
     of planned workers, `chunk` a chunk of it, `panels` some of its panels, and `pack` packs B."""
     return f"ftuner_{function}_{dtype}"
+
+
+def runtime_symbols() -> tuple[str, ...]:
+    """The symbols of the functions of the runtime that others may call."""
+    drivers = [
+        s for t in DTYPES.values() for s in (driver_symbol("call", t), driver_symbol("pack", t))
+    ]
+    calls = map(known_call_symbol, (None, *KNOWN_CALL_INPUTS))
+    return (
+        POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL,
+        FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL, COPY_SYMBOL, JOIN_SYMBOL, TAKE_WORKSPACE_SYMBOL,
+        GIVE_WORKSPACE_SYMBOL, *drivers, *calls,
+    )  # fmt: skip
 
 
 def widen_symbol(types: ProductTypes) -> str:
