@@ -8,7 +8,6 @@ appended as soon as it is measured, so that an interrupted run loses one product
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
@@ -22,7 +21,6 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.cost.cpu.tile import Reading
 from ftuner.errors import DatasetError
-from ftuner.hardware.constants import constants
 from ftuner.hardware.model import MemoryLevel
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Header, Sample, SamplePlan, SampleProblem, append, read
@@ -143,10 +141,8 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
 
 def _file_of(backend: CpuBackend) -> str:
     """Estimates of another tuning have other errors."""
-    tuning = backend.hardware.tuning
-    values = repr([(name, getattr(tuning, name)) for name in constants(tuning)])
-    digest = hashlib.sha256(values.encode()).hexdigest()[:8]
-    return f"{backend.hardware.fingerprint}-{backend.target}-{digest}{SUFFIX}"
+    hardware = backend.hardware
+    return f"{hardware.fingerprint}-{backend.target}-{hardware.tuning.digest}{SUFFIX}"
 
 
 def sample(
