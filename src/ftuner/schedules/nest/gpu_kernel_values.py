@@ -19,11 +19,11 @@ class Lines:
     """Lines of a function's body."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._depth = 1
+        self.lines: list[str] = []
+        self._depth = 0
 
     def line(self, text: str) -> None:
-        self._lines.append("    " * self._depth + text)
+        self.lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
@@ -32,10 +32,6 @@ class Lines:
         self._depth += 1
         yield
         self._depth -= 1
-
-    @property
-    def text(self) -> str:
-        return "".join(f"{line}\n" for line in self._lines)
 
 
 Dimensions = frozenset[int]
