@@ -29,12 +29,7 @@ from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, affine_index, guards, terms
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, UINT8, DType
-from ftuner.schedules.nest.cpu_kernel_levels import (
-    as_bytes,
-    as_floats,
-    levels_at,
-    shifted_levels,
-)
+from ftuner.schedules.nest.cpu_kernel_levels import as_bytes, as_floats, levels_at, shifted_levels
 from ftuner.schedules.nest.cpu_kernel_place import MOST_APART, Frame, Place
 
 
