@@ -122,7 +122,9 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
     earlier samples, for processes that follow. If they support none, one that was kept before is
     removed: it was learned from fewer of them."""
     hardware = backend.hardware
-    path = backend.cache.folder / FOLDER / _file_of(backend)
+    # Estimates of another tuning have other errors.
+    name = f"{hardware.fingerprint}-{backend.target}-{hardware.tuning.digest}{SUFFIX}"
+    path = backend.cache.folder / FOLDER / name
     try:
         sample(backend, path, seconds, progress)
         table = table_of(read(path))
@@ -137,12 +139,6 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
         return Learned(len(table), False, str(error))
     keep(backend.cache, hardware, learned)
     return Learned(len(table), True, learned.provenance.get("form", ""))
-
-
-def _file_of(backend: CpuBackend) -> str:
-    """Estimates of another tuning have other errors."""
-    hardware = backend.hardware
-    return f"{hardware.fingerprint}-{backend.target}-{hardware.tuning.digest}{SUFFIX}"
 
 
 def sample(

@@ -105,14 +105,6 @@ STEP_FITS = (Fit("steps", fit_steps, 0.2),)
 """Those that compile kernels of their own, for a calibration that may take longer."""
 
 
-def _products_of(kernels: Kernels) -> Products:
-    """Products of float32, of which only what the stand needs is compiled."""
-    types = product_types(FLOAT32)
-    library = kernels.library(types, ACCUMULATOR)
-    families = stand_families(library)
-    return Products(kernels, kernels.compiled(types, ACCUMULATOR, None, families))
-
-
 def calibrate(
     kernels: Kernels, budget_s: float, session: Callable[[CpuTuning], Any],
     progress: Progress | None = None, fits: Sequence[Fit] = FITS,
@@ -122,7 +114,10 @@ def calibrate(
     `kernels`: of the ISA to measure with; `session`: as of `Stand`; `budget_s`: seconds to measure
     for, beside what a fit takes at least, and after compiling the uKernels that are measured.
     """
-    products = _products_of(kernels)
+    types = product_types(FLOAT32)
+    # Only what the stand needs is compiled.
+    families = stand_families(kernels.library(types, ACCUMULATOR))
+    products = Products(kernels, kernels.compiled(types, ACCUMULATOR, None, families))
     began = time.perf_counter()
     before = tuning = kernels.hardware.tuning
     stand = Stand(products, began + budget_s, session)
