@@ -114,8 +114,7 @@ def kernel_of(nest: Nest, targets: Sequence[Operand]) -> Kernel:
         if step.op != "load":
             accesses.append(None)
             continue
-        assert isinstance(step.payload, int)
-        operand = nest.operands[step.payload]
+        operand = nest.operands[step.number]
         access = _constant(operand.offset, count)
         for argument, stride in zip(step.arguments, operand.strides, strict=True):
             access = _plus(access, _scaled(affine_index(nest.steps, argument, count), stride))
@@ -161,9 +160,8 @@ def affine_index(steps: Sequence[Step], number: int, count: int) -> Access:
     """An index step as an affine function of `count` axes."""
     step = steps[number]
     if step.op == "index":
-        assert isinstance(step.payload, int)
         unit: list[Dim] = [0] * count
-        unit[step.payload] = 1
+        unit[step.number] = 1
         return Access(0, tuple(unit), ())
     if step.dim is not None:
         return _constant(step.dim, count)
@@ -295,11 +293,9 @@ def differing(kernel: Kernel, axes: Collection[int]) -> frozenset[int]:
     found: set[int] = set()
     for number, (step, access) in enumerate(zip(kernel.steps, kernel.accesses, strict=True)):
         if step.op == "index":
-            assert isinstance(step.payload, int)
-            inner = step.payload in axes
+            inner = step.number in axes
         elif step.op == "stage":
-            assert isinstance(step.payload, int)
-            scans = kernel.stages[step.payload].kind == "scan"
+            scans = kernel.stages[step.number].kind == "scan"
             inner = scans or any(axis < len(kernel.kept) for axis in axes)
         else:
             inner = any(n in found for n in needs(kernel, number))

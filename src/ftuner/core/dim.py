@@ -13,36 +13,18 @@ from functools import lru_cache
 from ftuner.core.symbolic import (
     KEPT_RESULTS,
     Atom,
-    Dim,
     Symbol,
-    Symbolic,
     atom_of,
     begins_negative,
     bits_of_float32,
-    least_value,
-    quotient,
-    remainder,
     scaled,
-    symbol,
 )
-
-__all__ = [
-    "Dim",
-    "Shape",
-    "Symbolic",
-    "broadcast",
-    "ceil_quotient",
-    "least_value",
-    "maximum",
-    "minimum",
-    "product",
-    "quotient",
-    "remainder",
-    "resized",
-    "row_major_strides",
-    "simplest",
-    "symbol",
-]
+from ftuner.core.symbolic import Dim as Dim
+from ftuner.core.symbolic import Symbolic as Symbolic
+from ftuner.core.symbolic import least_value as least_value
+from ftuner.core.symbolic import quotient as quotient
+from ftuner.core.symbolic import remainder as remainder
+from ftuner.core.symbolic import symbol as symbol
 
 Shape = tuple[Dim, ...]
 _EXACT_FACTOR = 1 << 8

@@ -49,6 +49,12 @@ class Step(NamedTuple):
     payload: Payload = None
 
     @property
+    def number(self) -> int:
+        """The payload of an `index`, a `load` or a `stage`."""
+        assert isinstance(self.payload, int)
+        return self.payload
+
+    @property
     def dim(self) -> Dim | None:
         """The dim that an int64 step stands for, if it is one."""
         known = self.op in ("constant", "dim") and self.dtype == INT64
@@ -223,8 +229,7 @@ class Writer:
             if other is not None:
                 went.append(other(self, arguments))
             elif step.op == "index":
-                assert isinstance(step.payload, int)
-                went.append(at[step.payload])
+                went.append(at[step.number])
             elif step.op in ("add", "multiply", "subtract") and step.dtype == INT64:
                 went.append(getattr(self, step.op)(*arguments))
             else:

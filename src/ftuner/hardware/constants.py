@@ -9,6 +9,7 @@ another machine has a prefix and the name of that machine: `prior: epyc-zen4`.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections import Counter
@@ -91,6 +92,12 @@ class Tuning(Shown):
     def is_calibrated(self) -> bool:
         """Whether constants were measured on the machine itself."""
         return any(source == "fitted" for source in self.provenance.values())
+
+    @property
+    def digest(self) -> str:
+        """Names the values of the constants."""
+        values = [(name, getattr(self, name)) for name in constants(self)]
+        return hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
     @cached_attribute
     def _hash(self) -> int:

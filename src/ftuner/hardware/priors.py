@@ -148,12 +148,9 @@ def portable(tuning: CpuTuning) -> dict[str, Any]:
         for name, known in constants(tuning).items()
         if known.unit not in _OF_ONE_MACHINE
         and name not in left_out
-        and _found_out(tuning.provenance.get(name))
+        and (provenance := tuning.provenance.get(name, "assumed")) != "assumed"
+        and not is_taken(provenance)
     }
-
-
-def _found_out(provenance: str | None) -> bool:
-    return provenance is not None and provenance != "assumed" and not is_taken(provenance)
 
 
 def own_tuning(tuning: CpuTuning) -> CpuTuning:

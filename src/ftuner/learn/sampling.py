@@ -8,7 +8,6 @@ appended as soon as it is measured, so that an interrupted run loses one product
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import time
@@ -22,7 +21,6 @@ from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.cost.cpu.tile import Reading
 from ftuner.errors import DatasetError
-from ftuner.hardware.constants import constants
 from ftuner.hardware.model import MemoryLevel
 from ftuner.learn.features import table_of
 from ftuner.learn.samples import SUFFIX, Header, Sample, SamplePlan, SampleProblem, append, read
@@ -124,7 +122,9 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
     earlier samples, for processes that follow. If they support none, one that was kept before is
     removed: it was learned from fewer of them."""
     hardware = backend.hardware
-    path = backend.cache.folder / FOLDER / _file_of(backend)
+    # Estimates of another tuning have other errors.
+    name = f"{hardware.fingerprint}-{backend.target}-{hardware.tuning.digest}{SUFFIX}"
+    path = backend.cache.folder / FOLDER / name
     try:
         sample(backend, path, seconds, progress)
         table = table_of(read(path))
@@ -139,14 +139,6 @@ def improve(backend: CpuBackend, seconds: float, progress: Progress | None = Non
         return Learned(len(table), False, str(error))
     keep(backend.cache, hardware, learned)
     return Learned(len(table), True, learned.provenance.get("form", ""))
-
-
-def _file_of(backend: CpuBackend) -> str:
-    """Estimates of another tuning have other errors."""
-    tuning = backend.hardware.tuning
-    values = repr([(name, getattr(tuning, name)) for name in constants(tuning)])
-    digest = hashlib.sha256(values.encode()).hexdigest()[:8]
-    return f"{backend.hardware.fingerprint}-{backend.target}-{digest}{SUFFIX}"
 
 
 def sample(

@@ -309,9 +309,11 @@ def answers(
 def _started(child: Child, module: str, count: int) -> list[_Process]:
     """As many processes, or fewer where the system refuses."""
     found: list[_Process] = []
+    folders = [str(PACKAGE.parent), *filter(os.path.isabs, sys.path)]
+    command = [*child.command, "-c", CHILD, module, *folders]
     for _ in range(min(count, MAX_PROCESSES)):
         try:
-            found.append(_Process(_command(child, module), child.environment))
+            found.append(_Process(command, child.environment))
         except OSError as error:
             log.warning("cannot start a compiling process: %s", error)
             break
@@ -320,8 +322,3 @@ def _started(child: Child, module: str, count: int) -> list[_Process]:
 
 _not_python: set[str] = set()
 """Programs that were started and said no hello: they are not started again."""
-
-
-def _command(child: Child, module: str) -> list[str]:
-    folders = [str(PACKAGE.parent), *filter(os.path.isabs, sys.path)]
-    return [*child.command, "-c", CHILD, module, *folders]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
 from ftuner.errors import DatasetError
-from ftuner.hardware.constants import constants
 from ftuner.hardware.correction import SCHEMA, LearnedCorrection, from_document
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import to_document
@@ -139,9 +137,7 @@ def forget(cache: Cache, hardware: CpuHardware) -> CpuHardware:
 
 def _key(hardware: CpuHardware) -> str:
     """Names all that the corrected estimates depend on: errors of another tuning are others."""
-    tuning = [(name, getattr(hardware.tuning, name)) for name in constants(hardware.tuning)]
-    of_tuning = hashlib.sha256(repr(tuning).encode()).hexdigest()[:8]
-    return f"{hardware.fingerprint}-{SCHEMA}-{of_tuning}.json"
+    return f"{hardware.fingerprint}-{SCHEMA}-{hardware.tuning.digest}.json"
 
 
 def _checked(learned: LearnedCorrection, hardware: CpuHardware) -> LearnedCorrection:

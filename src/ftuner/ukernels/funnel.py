@@ -65,13 +65,3 @@ class Sieve(Generic[Tile]):
         out = tuple(t for t, passed in zip(self.left, passing, strict=True) if not passed)
         self.left = list(compress(self.left, passing))
         self._pruned.append(Pruned(name, reason, out))
-
-    def keep_above(self, name: str, reason: str, measure: Callable[[Tile], float]) -> None:
-        """Take out the tiles that measure less than the highest threshold that leaves a tile.
-        `reason` contains `{threshold}`."""
-        threshold = THRESHOLD
-        best = max((measure(t) for t in self.left), default=0.0)
-        while threshold > THRESHOLD_STEP and best < threshold:
-            threshold -= THRESHOLD_STEP
-        limit = min(threshold, best)
-        self.keep(name, reason.format(threshold=f"{threshold:.2f}"), lambda t: measure(t) >= limit)

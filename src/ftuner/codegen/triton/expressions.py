@@ -7,6 +7,7 @@ operation is rounded to float32; the block is rounded to the result's dtype when
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -54,10 +55,11 @@ def render_epilogue(epilogue: Expr, operands: Mapping[str, str], name: str) -> R
     return RenderedEpilogue(tuple(lines), values[-1])
 
 
-def epilogue_prelude(epilogue: Expr) -> str:
-    """Returns the functions that a kernel with this epilogue calls."""
-    functions = Functions()
-    for step in flatten(epilogue):
+def epilogue_prelude(*epilogues: Expr, used: Functions | None = None) -> str:
+    """Returns the functions that a kernel with these epilogues calls, and those that it has `used`
+    before."""
+    functions = used or Functions()
+    for step in chain.from_iterable(map(flatten, epilogues)):
         if isinstance(step.node, Apply):
             functions.apply(step.node.function, ["x"] * len(step.arguments), FLOAT32)
     return functions.prelude()

@@ -54,6 +54,12 @@ class Schedule:
     """An axis of few elements that results have side by side, one place of `vector` after the
     other: the vectors of all its elements are computed, then interleaved."""
 
+    @property
+    def along(self) -> int:
+        """The axis along which vectors lie, if there is one."""
+        assert self.vector is not None
+        return self.vector
+
 
 def walked(kernel: Kernel) -> Kernel:
     """The kernel as it is walked. Where elements are repeated side by side along the last axis, as
@@ -305,8 +311,7 @@ def _widest(kernel: Kernel) -> int:
 def task_count(kernel: Kernel, schedule: Schedule) -> Dim:
     """Tasks there are."""
     if schedule.across is not None:
-        assert schedule.vector is not None
-        blocks = ceil_quotient(kernel.axes[schedule.vector], schedule.block)
+        blocks = ceil_quotient(kernel.axes[schedule.along], schedule.block)
         return product(kernel.axes[a] for a in schedule.tasks) * blocks
     if schedule.tasks or schedule.vector is None or schedule.vector >= len(kernel.kept):
         return product(kernel.axes[a] for a in schedule.tasks)

@@ -6,6 +6,7 @@ case, costs a few microseconds. The terms are those of `ftuner.cost.step.Estimat
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -57,6 +58,34 @@ class Covers(Protocol):
     def __getitem__(self, rows: int) -> Cover: ...
 
     def __hash__(self) -> int: ...
+
+
+class UKernels(NamedTuple):
+    """The uKernels of products by panels that stay in L2."""
+
+    types: ProductTypes
+    lanes: int
+    width: int
+    """Vectors of a full panel."""
+    covers: Callable[[int, bool, int], Covers]
+    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+
+    def cycles(self, columns: int, k: int, *heights: tuple[int, float]) -> Sequence[float]:
+        """Cycles of products by a weight, as those of `Cover`: `issue` and `step` of all steps, and
+        `fixed`. `heights`: rows, and how many products have as many."""
+        issue = step = fixed = 0.0
+        full, left = divmod(columns, self.width * self.lanes)
+        parts = (full, self.width, False), (int(left > 0), -(-left // self.lanes), True)
+        for panels, vectors, tail in parts:
+            if not panels:
+                continue
+            covers = self.covers(vectors, tail, k)
+            for rows, times in heights:
+                cover, number = covers[rows], times * panels
+                issue += number * k * cover.issue
+                step += number * k * cover.step
+                fixed += number * cover.fixed
+        return issue, step, fixed
 
 
 class ProductMachine:

@@ -19,6 +19,7 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.cpu.tile import DOT, PACKED, ROW
 from ftuner.core.product import ReadWindow
 from ftuner.core.ranges import fine_start
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.step import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
@@ -43,7 +44,7 @@ def grids(workers: int, batch: int, panels: int, parts_k: int) -> tuple[Grid, ..
     """
     found = [Grid(1, 1, 1, 1)]
     starved = batch == 1 and panels < 2 * workers
-    for used in {workers, *(p for p in _powers_of_two(workers) if p > 1)}:
+    for used in {workers, *(1 << i for i in range(1, workers.bit_length()))}:
         for parts_b in reversed(_divisors(used)):
             for parts_m in _divisors(used // parts_b):
                 for parts_n in _divisors(used // (parts_b * parts_m)):
@@ -53,10 +54,6 @@ def grids(workers: int, batch: int, panels: int, parts_k: int) -> tuple[Grid, ..
                     if parts == 1 or (starved and parts <= parts_k):
                         found.append(Grid(parts_b, parts_m, parts_n, parts))
     return tuple(dict.fromkeys(found))
-
-
-def _powers_of_two(limit: int) -> tuple[int, ...]:
-    return tuple(1 << i for i in range(limit.bit_length()) if 1 << i <= limit)
 
 
 @lru_cache(maxsize=256)
@@ -142,6 +139,11 @@ class Planner:
         L2."""
         family = self.library.family(vectors, tail, layout, PACKED)
         return family, self._tables.covers(family, steps, False)
+
+    def ukernels(self, width: int) -> UKernels:
+        """What estimates know of the uKernels of panels of `width` vectors."""
+        library = self.library
+        return UKernels(library.types, library.lanes, width, lambda *panel: self.cover(*panel)[1])
 
     def prepare_covers(self) -> None:
         """Solve what `cover` may be asked for panels of the first width and their tails, which

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
-from ftuner.codegen.llvm.native.symbols import KNOWN_PROGRAM_SYMBOL, call_symbol, known_call_symbol
+from ftuner.codegen.llvm.native.symbols import driver_symbol, known_call_symbol
 from ftuner.core.dtype import FLOAT16, TENSOR_DTYPES
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, span_of
@@ -72,7 +72,7 @@ class KnownCalls:
     def __init__(self, session: CpuSession, inputs: int | None = None) -> None:
         """`inputs`: number of arrays that a product reads; None for programs."""
         self._session = session
-        self._symbol = KNOWN_PROGRAM_SYMBOL if inputs is None else known_call_symbol(inputs)
+        self._symbol = known_call_symbol(inputs)
         self.arena = Arena()
         """Of programs, of which one runs at a time."""
         self.renew_in_child()
@@ -103,7 +103,8 @@ class KnownCalls:
         if encoded.workspace_bytes > MAX_WORKSPACE_BYTES:
             return
         seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
-        tuning = products.compiled.library.hardware.tuning
+        library = products.compiled.library
+        tuning = library.hardware.tuning
         short = 0.0 < seconds < tuning.short_call_s
         patience_s = tuning.preempted_ratio * seconds + tuning.preempted_s
         patience_ns = int(1e9 * patience_s) if short else 0
@@ -112,7 +113,7 @@ class KnownCalls:
         signature += [0] if is_made else _signed(out, flags)
         fields = {
             Known.THREADS: ready.problem.workers,
-            Known.ENTRY: runtime.addresses[call_symbol(products.compiled.library.types.a)],
+            Known.ENTRY: runtime.addresses[driver_symbol("call", library.types.a)],
             Known.PLAN: encoded.address,
             Known.WORKERS: encoded.workers,
             Known.WORKSPACE_BYTES: encoded.workspace_bytes,

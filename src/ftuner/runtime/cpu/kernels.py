@@ -19,9 +19,8 @@ from ftuner.codegen.llvm.native.symbols import (
     JOIN_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
-    call_symbol,
+    driver_symbol,
     finish_symbol,
-    pack_symbol,
     reduce_symbol,
     widen_symbol,
 )
@@ -141,44 +140,33 @@ class NativeRuntime:
         self.addresses = addresses = loaded.addresses
         self.pool = ThreadPool(loaded)
         self.workspaces = Workspaces(addresses)
-        entry = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
+        pointer, integer = ctypes.c_void_p, ctypes.c_int64
+        entry = ctypes.CFUNCTYPE(None, *[pointer] * 7)
         self.entries: dict[DType, Any] = {
-            t: entry(addresses[call_symbol(t)]) for t in DTYPES.values()
+            t: entry(addresses[driver_symbol("call", t)]) for t in DTYPES.values()
         }
         """`entry(plan, pool, workspace, &a, &b, &c, operands)` by dtype."""
-        pack = ctypes.CFUNCTYPE(
-            None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
-            *[ctypes.c_int64] * 3,
-        )  # fmt: skip
-        self.pack_addresses = {t: addresses[pack_symbol(t)] for t in DTYPES.values()}
+        pack = ctypes.CFUNCTYPE(None, pointer, integer, integer, pointer, *[integer] * 3)
+        self.pack_addresses = {t: addresses[driver_symbol("pack", t)] for t in DTYPES.values()}
         self.packs: dict[DType, Any] = {t: pack(a) for t, a in self.pack_addresses.items()}
         """`pack(source, k_stride, column_stride, target, k, width, padded)` by dtype."""
-        self.decide = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
-            addresses[DECIDE_SYMBOL]
-        )
+
+        def held(symbol: str, result: Any, *arguments: Any) -> Any:
+            """A function that is called with the interpreter's lock held."""
+            return ctypes.PYFUNCTYPE(result, *arguments)(addresses[symbol])
+
+        self.decide = held(DECIDE_SYMBOL, integer, pointer, pointer)
         """`decide(sharing, extents)`: see `codegen.llvm.native.binding`."""
-        self.fill = ctypes.PYFUNCTYPE(
-            None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
-        )(addresses[FILL_SYMBOL])
+        self.fill = held(FILL_SYMBOL, None, pointer, pointer, integer, pointer, pointer)
         """`fill(records, fills, count, addresses, values)`."""
-        self.copy = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(addresses[COPY_SYMBOL])
+        self.copy = held(COPY_SYMBOL, None, pointer)
         """`copy(copies)`: see `codegen.llvm.native.joining`."""
-        self.join = ctypes.PYFUNCTYPE(
-            None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
-        )(addresses[JOIN_SYMBOL])
+        self.join = held(JOIN_SYMBOL, None, pointer, integer, pointer, pointer)
         """`join(turns, count, copies, table)`: see there."""
-        self.find_words = ctypes.PYFUNCTYPE(
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.c_void_p,
-            ctypes.c_int64,
-        )(addresses[WORDS_SYMBOL])
+        words = pointer, pointer, integer, pointer, integer
+        self.find_words = held(WORDS_SYMBOL, integer, *words)
         """`find_words(table, items, count, out, most)`: see `codegen.llvm.native.words`."""
-        self.are_texts = ctypes.PYFUNCTYPE(
-            ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p
-        )(addresses[TEXTS_SYMBOL])
+        self.are_texts = held(TEXTS_SYMBOL, integer, pointer, integer, pointer)
         """`are_texts(items, count, type)`: see there."""
         self._loaded = loaded
 

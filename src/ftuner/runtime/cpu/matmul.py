@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.cpu.tile import COLUMN
 from ftuner.core.product import product_types
 from ftuner.errors import ShapeError
-from ftuner.planner.cpu.plan import Problem
 from ftuner.runtime.cpu.arrays import (
     Array,
     any_tensor,
@@ -24,14 +22,7 @@ from ftuner.runtime.cpu.arrays import (
 )
 from ftuner.runtime.cpu.call_cache import KnownCalls
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.operands import (
-    a_layout,
-    b_source,
-    batch_axes,
-    overlaps_itself,
-    unit_columns,
-)
-from ftuner.runtime.cpu.plan_records import Strides
+from ftuner.runtime.cpu.operands import overlaps_itself, step_problem, unit_columns
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.ops.operands import check_out, product_shapes
@@ -119,35 +110,8 @@ class Matmul:
         if b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and c.flags.c_contiguous:
             rows = math.prod(c.shape[:-1])
             a, c = a.reshape(rows, a.shape[-1]), c.reshape(rows, c.shape[-1])
-        axes = batch_axes(c.shape[:-2], a, b, c)
-        m, k = a.shape[-2:]
-        hardware = products.compiled.library.hardware
-        layout = a_layout(a, b.shape[-1], hardware)
-        a_row, a_k = a.strides[-2:]
-        if layout.layout == COLUMN and not layout.must_pack:
-            a_row = a.itemsize
-        problem = Problem(
-            m=m,
-            n=b.shape[-1],
-            k=k,
-            batch=math.prod(axis[0] for axis in axes),
-            a_layout=layout.layout,
-            a_must_pack=layout.must_pack,
-            b_source=b_source(b),
-            width=0,
-            b_k_bytes=abs(b.strides[-2]),
-            workers=self._session.threads,
-        )
-        strides = Strides(
-            a_row=a_row,
-            a_k=a_k,
-            b_k=b.strides[-2],
-            b_column=b.itemsize if unit_columns(b) else b.strides[-1],
-            c_row=c.strides[-2],
-            batch=axes,
-            operands=(),
-            accumulate=accumulate,
-        )
+        hardware, workers = products.compiled.library.hardware, self._session.threads
+        problem, strides = step_problem(a, b, c, (), 0, workers, hardware, accumulate)
         ready = products.ready(problem, strides)
         products.run(ready, a, b, c)
         return products, ready

@@ -139,15 +139,16 @@ ProblemOf = Callable[
 
 
 def step_problem(
-    a: StridedArray, b: StridedArray, c: StridedArray, operands: Sequence[StridedArray],
-    width: int, workers: int, hardware: CpuHardware,
+    a: Array | StridedArray, b: Array | StridedArray, c: Array | StridedArray,
+    operands: Sequence[StridedArray], width: int, workers: int, hardware: CpuHardware,
+    accumulate: bool = False,
 ) -> tuple[Problem, Strides]:  # fmt: skip
-    """The problem of a step of a program, and the strides of its arrays.
+    """The problem of a step of a program, or of a call, and the strides of its arrays.
 
     `width`: vectors of a panel of B if that is a weight in panels, otherwise 0.
     """
     k, n = b.shape[-2:]
-    steps = tuple(x.strides[0] for x in operands)
+    steps = tuple(x.strides[0] for x in operands) if operands else ()
     layout = a_layout(a, n, hardware)
     axes = batch_axes(c.shape[:-2], a, b, c)
     b_k = b_column = 0
@@ -162,7 +163,7 @@ def step_problem(
             width=0, b_k_bytes=abs(b_k), workers=workers,
         )  # fmt: skip
     a_row = a.itemsize if layout.layout == COLUMN and not layout.must_pack else a.strides[-2]
-    strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, False)
+    strides = Strides(a_row, a.strides[-1], b_k, b_column, c.strides[-2], axes, steps, accumulate)
     return problem, strides
 
 

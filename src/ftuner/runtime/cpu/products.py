@@ -153,17 +153,17 @@ class Products:
         key = (plan.problem[1:], plan.choice, strides, plan.chunks > 0, *bands)
         writer = self._writers.get(key)
         if writer is None:
-            compiled = self.compiled
-            writer = PlanWriter(
-                plan,
-                strides,
-                compiled.library.types,
-                compiled.kernels,
-                compiled.functions,
-                compiled.library.hardware.tuning.fetched_element_bytes,
-            )
+            writer = self.writer(plan, strides, self.compiled.kernels)
             self._writers.add(key, writer)
         return writer.write(plan, rows)
+
+    def writer(
+        self, plan: Plan, strides: Strides, kernels: Mapping[str, Mapping[int, int]]
+    ) -> PlanWriter:
+        """What writes plans like one. `kernels`: addresses of uKernels, by family and height."""
+        library, functions = self.compiled.library, self.compiled.functions
+        fetched_bytes = library.hardware.tuning.fetched_element_bytes
+        return PlanWriter(plan, strides, library.types, kernels, functions, fetched_bytes)
 
     def run(self, ready: Ready, a: Array, b: Array, c: Array, operands: int | None = None) -> None:
         """Run one product. The arrays must have the strides that the plan was written for;

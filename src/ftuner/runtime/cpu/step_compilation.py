@@ -25,11 +25,6 @@ class StepCompiler:
         """`workers`: those that the widths of packed weights and the uKernels are chosen for."""
         self._session, self._workers = session, workers
 
-    def _know(self, widths: Sequence[tuple[Any, ...]]) -> None:
-        """Take over the widths of packed weights, as `Compiled` has them."""
-        for types, epilogue, *width in widths:
-            know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
-
     def compile(
         self, steps: list[Step], options: Options, saved: Compiled | None
     ) -> list[CompiledStep]:
@@ -42,7 +37,8 @@ class StepCompiler:
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
         if saved is not None and session.is_saved:
-            self._know(saved.widths)
+            for types, epilogue, *width in saved.widths:
+                know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
             symbols, known = saved.symbols, saved.covers
         else:
             bundles = self._bundles(steps)

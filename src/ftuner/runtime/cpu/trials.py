@@ -22,7 +22,7 @@ from ftuner.hardware.model import MemoryLevel
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.memory import long_lived
-from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, Strides, aligned
+from ftuner.runtime.cpu.plan_records import Strides, aligned
 from ftuner.runtime.cpu.products import Products
 
 _L2_MULTIPLE = 4
@@ -115,7 +115,10 @@ class Bed:
         types = products.compiled.library.types
         a_size, c_size = types.a.itemsize, types.c.itemsize
         strides = Strides(problem.k * a_size, a_size, 0, 0, problem.n * c_size, (), (), False)
-        encoded = self._encoded(plan, strides, kernels)
+        if kernels is None:
+            encoded = products.encode(plan, strides)
+        else:
+            encoded = products.writer(plan, strides, kernels).write(plan)
         a = np.ones((problem.m, problem.k), types.a.name)
         c = np.empty((problem.m, problem.n), types.c.name)
 
@@ -125,17 +128,6 @@ class Bed:
             products.launch(encoded, a, next(turns), c, None)
 
         return Trial(run)
-
-    def _encoded(
-        self, plan: Plan, strides: Strides, kernels: Mapping[str, Mapping[int, int]] | None
-    ) -> Encoded:
-        compiled = self.products.compiled
-        if kernels is None:
-            return self.products.encode(plan, strides)
-        fetched_bytes = compiled.library.hardware.tuning.fetched_element_bytes
-        types = compiled.library.types
-        writer = PlanWriter(plan, strides, types, kernels, compiled.functions, fetched_bytes)
-        return writer.write(plan)
 
 
 class Pace:

@@ -210,8 +210,10 @@ def product_extents(
 def crossing(written: Sequence[Range], read: Sequence[Range]) -> list[bool]:
     """For each range that is written, whether it shares addresses with one that is read, or with
     another one that is written."""
-    firsts, ends = _ascending(read)
-    found = [_reaches(firsts, ends, w) for w in written]
+    ordered = sorted(r for r in read if r[0] < r[1])
+    firsts, reach = [r[0] for r in ordered], [0, *accumulate((r[1] for r in ordered), max)]
+    # Of those that begin before its end, one ends after its begin.
+    found = [begin < end and reach[bisect_left(firsts, end)] > begin for begin, end in written]
     filled = (i for i, (first, end) in enumerate(written) if first < end)
     order = sorted(filled, key=lambda i: written[i])
     reached = -1
@@ -223,17 +225,3 @@ def crossing(written: Sequence[Range], read: Sequence[Range]) -> list[bool]:
             found[i] = True
         reached = max(reached, end)
     return found
-
-
-def _ascending(ranges: Sequence[Range]) -> tuple[list[int], list[int]]:
-    """First addresses of ranges that are not empty, ascending, and how far those up to each
-    reach."""
-    ordered = sorted(r for r in ranges if r[0] < r[1])
-    return [r[0] for r in ordered], list(accumulate((r[1] for r in ordered), max))
-
-
-def _reaches(firsts: Sequence[int], ends: Sequence[int], other: Range) -> bool:
-    """Whether one of the ranges that `_ascending` describes shares addresses with another one."""
-    first, end = other
-    before = bisect_left(firsts, end)
-    return first < end and before > 0 and ends[before - 1] > first

@@ -11,12 +11,14 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import (
     I1,
     I64,
+    begun,
     const,
     minimum,
     pointer_slot,
     reserve,
     scalar_type,
     slot,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -26,9 +28,7 @@ from ftuner.graph.ops.learning import CONVERGED, MOST_ROUNDS
 
 def emit(module: ir.Module, symbol: str, dtype: DType, rows_of_task: int) -> None:
     """Add the kernel to a module."""
-    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    buffers, dims, _, _, begin, end = function.args
-    b = ir.IRBuilder(function.append_basic_block("entry"))
+    b, (buffers, dims, _, _, begin, end) = begun(module, STEP_KERNEL_TYPE, symbol)
     row = _Row(b, scalar_type(dtype), slot(b, dims, 1))
     pairs, found, matrices = (pointer_slot(b, buffers, i) for i in range(3))
     rows, classes, offset = slot(b, dims, 0), row.classes, slot(b, dims, 2)
@@ -81,8 +81,7 @@ class _Row:
         with counted_loop(b, 0, count) as i:
             b.store(equal, self.at(self.p, i))
             b.store(self._zero, self._of(i, i))
-        pair = reserve(b, I64)
-        b.store(const(0), pair)
+        pair = variable(b, const(0))
         with counted_loop(b, 0, count) as i, counted_loop(b, b.add(i, const(1)), count) as j:
             number = b.load(pair, typ=I64)
             x = self._load(self.at(pairs, number))

@@ -9,11 +9,17 @@ under a mask: neighbouring windows find in L1 what they share.
 from __future__ import annotations
 
 from ftuner.codegen.triton import functions
-from ftuner.codegen.triton.expressions import render_epilogue
+from ftuner.codegen.triton.expressions import epilogue_prelude, render_epilogue
 from ftuner.codegen.triton.functions import Functions
-from ftuner.codegen.triton.source import HEADER, LANGUAGE_TYPES, TRITON_TYPES, Argument, Source
+from ftuner.codegen.triton.source import (
+    LANGUAGE_TYPES,
+    TRITON_TYPES,
+    Argument,
+    Source,
+    function_source,
+)
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.expr import ACCUMULATOR, Apply, flatten, operands
+from ftuner.core.expr import ACCUMULATOR, operands
 from ftuner.core.functions import neutral
 from ftuner.core.gpu.schedule import WINDOW_WARPS, DepthwiseKernel
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
@@ -58,14 +64,8 @@ def depthwise_source(kernel: DepthwiseKernel) -> Source:
     """Returns the source of a kernel; its arguments are `depthwise_arguments`."""
     used = Functions()
     body = [*_head(kernel), *(f"    {line}" for line in _tile(kernel, used))]
-    for step in flatten(kernel.epilogue):
-        if isinstance(step.node, Apply):
-            used.apply(step.node.function, ["x"] * len(step.arguments), FLOAT32)
-    arguments = depthwise_arguments(kernel)
-    names = ", ".join(argument.name for argument in arguments)
-    lines = "".join(f"    {line}\n" for line in body)
-    text = f"{HEADER}{used.prelude()}\n\n@triton.jit\ndef depthwise({names}):\n{lines}"
-    return Source("depthwise", text, arguments, WINDOW_WARPS, 1)
+    prelude, arguments = epilogue_prelude(kernel.epilogue, used=used), depthwise_arguments(kernel)
+    return function_source("depthwise", prelude, arguments, body, WINDOW_WARPS, 1)
 
 
 def _head(kernel: DepthwiseKernel) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 from ftuner.core.dim import Dim, Shape
@@ -70,15 +72,8 @@ class DepthwiseStep(ViewStep):
 class _PendingDepthwise(PendingRows):
     """A result that has no memory yet."""
 
-    x: View
-    """Of two spatial axes, as the result is written."""
-    weight: View | None
-    reduction: str | None
-    window: tuple[int, int]
-    strides: tuple[int, int]
-    dilations: tuple[int, int]
-    begin: Shape
-    group: int
+    step: Callable[..., DepthwiseStep]
+    """The step of a title, a result, and an epilogue with its operands."""
     held: DType
     """Of the result; x may be held in another dtype where it is reduced."""
 
@@ -91,10 +86,9 @@ class _PendingDepthwise(PendingRows):
             placement.store_by_copy(self, self.dtype, target)
             return
         placement.add(
-            DepthwiseStep(
-                self.title, self.x, self.weight, self.reduction, _of_two_axes(target), self.window,
-                self.strides, self.dilations, self.begin, self.epilogue.expr,
-                self.ordered_operands(), self.group,
+            self.step(
+                title=self.title, out=_of_two_axes(target), epilogue=self.epilogue.expr,
+                operands=self.ordered_operands(),
             )
         )  # fmt: skip
 
@@ -114,11 +108,13 @@ def _pending(
     reduction: str | None, window: tuple[int, int], group: int = 1,
 ) -> PendingRows:  # fmt: skip
     attributes = node.attributes
-    return _PendingDepthwise(
-        node.output, True, NO_EPILOGUE, title, _of_two_axes(view), weight, reduction, window,
-        _of_rows(attributes["strides"], 1), _of_rows(attributes["dilations"], 1),
-        _of_rows(attributes["begin"], 0), group, placement.type_of(node.output).dtype,
+    step = partial(
+        DepthwiseStep, x=_of_two_axes(view), weight=weight, reduction=reduction, window=window,
+        strides=_of_rows(attributes["strides"], 1), dilations=_of_rows(attributes["dilations"], 1),
+        begin=_of_rows(attributes["begin"], 0), group=group,
     )  # fmt: skip
+    held = placement.type_of(node.output).dtype
+    return _PendingDepthwise(node.output, True, NO_EPILOGUE, title, step, held)
 
 
 def _of_rows(values: tuple[Any, ...], missing: int) -> tuple[Any, Any]:

@@ -193,15 +193,12 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
             return StepReport("nothing", no_cost(machine))
         need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
-        problem = ExpertsProblem(
-            *step.extents, rows, need.width, planner.library.lanes, step.bias is not None
-        )
-        moved = [touched(view, extents) for view in (step.x, step.index, step.out)]
-        cost = experts_cost(
-            machine, planner.library.types.c, problem, sum(moved[:2]), moved[2], resident_bytes,
-            lambda vectors, tail: planner.cover(vectors, tail, problem.k)[1],
-        )  # fmt: skip
-        return StepReport(f"{count(rows, 'row')} by expert, {count(problem.panels, 'task')}", cost)
+        ukernels = planner.ukernels(need.width)
+        problem = ExpertsProblem(*step.extents, rows, step.bias is not None)
+        *reads, writes = (touched(view, extents) for view in (step.x, step.index, step.out))
+        cost = experts_cost(machine, ukernels, problem, sum(reads), writes, resident_bytes)
+        panels = -(-problem.n // (need.width * ukernels.lanes))
+        return StepReport(f"{count(rows, 'row')} by expert, {count(panels, 'task')}", cost)
 
 
 KIND = ExpertsKind()

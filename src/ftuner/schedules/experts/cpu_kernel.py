@@ -18,9 +18,10 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     minimum,
     pointer_slot,
-    reserve,
+    record_at,
     set_slot,
     slot,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.step import (
@@ -30,7 +31,7 @@ from ftuner.codegen.llvm.kernels.step import (
     fail,
     product_context,
 )
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
+from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
 from ftuner.schedules.experts.cpu_record import Experts
 
@@ -67,19 +68,14 @@ class _Emission:
     def _dim(self, index: int) -> ir.Value:
         return slot(self._builder, self._dims, index)
 
-    def _word(self, table: ir.Value, number: ir.Value) -> ir.Value:
-        """The address of an integer in a table."""
-        return at(self._builder, table, self._builder.mul(number, const(SLOT_BYTES)))
-
     def _read(self, table: ir.Value, number: ir.Value) -> ir.Value:
-        return self._builder.load(self._word(table, number), typ=I64)
+        return self._builder.load(record_at(self._builder, table, number), typ=I64)
 
     def emit(self) -> None:
         builder = self._builder
         self._sort()
         block = self._dim(Experts.BLOCK)
-        first = reserve(builder, I64, SLOT_BYTES)
-        builder.store(const(0), first)
+        first = variable(builder, const(0))
         with counted_loop(builder, 0, self._experts) as expert:
             end = self._read(self._ends, expert)
             with counted_loop(builder, builder.load(first, typ=I64), end, block) as begin:
@@ -92,23 +88,22 @@ class _Emission:
         """Order the rows by their experts, each expert's in their own order."""
         builder, ends = self._builder, self._ends
         with counted_loop(builder, 0, self._experts) as expert:
-            builder.store(const(0), self._word(ends, expert))
+            builder.store(const(0), record_at(builder, ends, expert))
         with counted_loop(builder, 0, self._rows) as row:
             expert = self._expert_of(row, check=True)
-            place = self._word(ends, expert)
+            place = record_at(builder, ends, expert)
             builder.store(builder.add(builder.load(place, typ=I64), const(1)), place)
-        total = reserve(builder, I64, SLOT_BYTES)
-        builder.store(const(0), total)
+        total = variable(builder, const(0))
         with counted_loop(builder, 0, self._experts) as expert:
-            place = self._word(ends, expert)
+            place = record_at(builder, ends, expert)
             before, count = builder.load(total, typ=I64), builder.load(place, typ=I64)
             builder.store(before, place)
             builder.store(builder.add(before, count), total)
         # An expert's place moves from its first row to its end.
         with counted_loop(builder, 0, self._rows) as row:
-            place = self._word(ends, self._expert_of(row, check=False))
+            place = record_at(builder, ends, self._expert_of(row, check=False))
             number = builder.load(place, typ=I64)
-            builder.store(row, self._word(self._order, number))
+            builder.store(row, record_at(builder, self._order, number))
             builder.store(builder.add(number, const(1)), place)
 
     def _expert_of(self, row: ir.Value, check: bool) -> ir.Value:
@@ -137,7 +132,7 @@ class _Emission:
     def _block(self, expert: ir.Value, begin: ir.Value, count: ir.Value) -> None:
         """Some rows of one expert."""
         builder, context = self._builder, self._context
-        order = self._word(self._order, begin)
+        order = record_at(builder, self._order, begin)
         apart = builder.icmp_signed(">", count, const(IN_PLACE))
         row_bytes, nr = builder.mul(self._k, self._size), self._dim(Experts.PANEL)
         with builder.if_then(apart), counted_loop(builder, 0, count) as number:

@@ -24,7 +24,6 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.step_kind import Loaded, RequiredFamilies, for_packed_weight, packed_as
-from ftuner.schedules.convolution.step import ConvolutionStep
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem
 from ftuner.schedules.line_winograd.cpu_plan import LinePlan, faster_lines
 from ftuner.schedules.line_winograd.cpu_record import LineWinograd
@@ -151,8 +150,7 @@ def transformed(weight: Array, stride: int) -> Array:
 class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
     """Winograd's products along lines."""
 
-    def step_of(self, convolution: ConvolutionStep) -> LineWinogradStep | None:
-        return step_of(convolution)
+    step_of = staticmethod(step_of)
 
     def choice(self, step: LineWinogradStep, hardware: CpuHardware, isa: str) -> LineChoice:
         planners = planners_of(step.x, step.epilogue, hardware, isa)

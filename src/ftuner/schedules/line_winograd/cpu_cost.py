@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ftuner.core.winograd import LINE_OUTPUTS, line_operations
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.functions import simple_per_cycle
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of, rate_bytes_per_s
-from ftuner.schedules.winograd.cpu_cost import WinogradUKernels
 
 
 class LineProblem(NamedTuple):
@@ -57,13 +57,13 @@ class LineProblem(NamedTuple):
 
 
 def line_terms(
-    machine: Machine, ukernels: WinogradUKernels, problem: LineProblem, block: int,
+    machine: Machine, ukernels: UKernels, problem: LineProblem, block: int,
     epilogue_cycles: float,
 ) -> Estimate:  # fmt: skip
     """The terms of the busiest worker, of tasks of `block` rows. `epilogue_cycles`: of the epilogue
     of one vector."""
     isa, tuning = machine.isa, machine.hardware.tuning
-    types, lanes, width, covers = ukernels
+    types, lanes, *_ = ukernels
     m, n, k = problem.outputs, problem.points, problem.k
     size = types.c.itemsize
     blocks = -(-problem.rows // block)
@@ -83,28 +83,20 @@ def line_terms(
     fixed += problem.rows * vectors[1] * (sums + tuning.loop_cycles)
     fixed *= lines * share * tuning.winograd_transform_ratio
     fixed += busiest * _spilled_line_cycles(machine, ukernels, problem, block)
-    issue = step = 0.0
-    full, left = divmod(problem.columns, width * lanes)
-    for height, count in ((block, problem.rows // block), (problem.rows % block, 1)):
-        panels = [(full, covers(width, False, k)[height])] if full else []
-        if left:
-            panels.append((1, covers(-(-left // lanes), True, k)[height]))
-        for number, cover in panels:
-            times = lines * share * count * number * n
-            issue += times * k * cover.issue
-            step += times * k * cover.step
-            fixed += times * cover.fixed
+    each = lines * share * n
+    heights = (block, each * (problem.rows // block)), (problem.rows % block, each)
+    issue, step, tiles = ukernels.cycles(problem.columns, k, *heights)
     weight_bytes = n * k * problem.columns * size
     positions = problem.images * problem.rows * problem.positions
     x_bytes = positions * problem.stride * problem.run * size
     moved = x_bytes + positions * problem.columns * size
     streams = [Stream(busiest * weight_bytes, weight_bytes), Stream(moved * share, moved)]
     workers = max(min(tasks, problem.workers), 1)
-    return estimate_of(machine, workers, issue, step - issue, fixed, streams)
+    return estimate_of(machine, workers, issue, step - issue, fixed + tiles, streams)
 
 
 def _spilled_line_cycles(
-    machine: Machine, ukernels: WinogradUKernels, problem: LineProblem, block: int
+    machine: Machine, ukernels: UKernels, problem: LineProblem, block: int
 ) -> float:
     """Cycles of a task in which the part of its inputs and sums that a cache does not hold moves
     between it and the next level."""

@@ -113,7 +113,7 @@ class _Emission(WinogradEmission):
                 # What is stored beyond the row is room, or the next row, which follows.
                 self._store(value, at(builder, there, builder.mul(distance, const(point))), None)
 
-        self._by_vectors(self._dim(LineWinograd.RUN), vector)
+        self._rows.along((const(0), self._dim(LineWinograd.RUN)), vector)
 
     def _copy_patch(self, line: ir.Value, exists: ir.Value, left: ir.Value, last: ir.Value) -> None:
         """Copy the inputs of a line in one row, with zeros for those outside x."""
@@ -189,7 +189,7 @@ class _Emission(WinogradEmission):
                     target = at(builder, there, builder.mul(dim(LineWinograd.OUT_PIXEL), const(i)))
                     self._store(finished, target, mask)
 
-        self._by_vectors(width, vector)
+        self._rows.along((const(0), width), vector)
 
     # Products by constant matrices.
 

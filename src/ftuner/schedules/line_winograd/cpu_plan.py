@@ -9,7 +9,6 @@ from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem, line_terms
-from ftuner.schedules.winograd.cpu_plan import ukernels_of
 
 
 class LinePlan(NamedTuple):
@@ -26,7 +25,7 @@ def line_plan(
     """The fastest of some blocks of rows. Larger blocks enter the panels of the weight less often;
     of smaller ones more inputs and sums stay in L1. `width`: vectors of a panel."""
     library = planner.library
-    ukernels = ukernels_of(planner, width)
+    ukernels = planner.ukernels(width)
     machine = Machine(library.hardware, library.isa, problem.workers)
     blocks = {-(-problem.rows // parts) for parts in _PARTS if parts <= problem.rows}
     found = [

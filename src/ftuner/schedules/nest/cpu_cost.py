@@ -106,12 +106,10 @@ class NestCost:
     @property
     def tasks(self) -> int:
         if self.schedule.across is not None:
-            assert self.schedule.vector is not None
-            blocks = -(-self.extents[self.schedule.vector] // self.schedule.block)
+            blocks = -(-self.extents[self.schedule.along] // self.schedule.block)
             return blocks * math.prod(self.extents[a] for a in self.schedule.tasks)
         if self._blocks:
-            assert self.schedule.vector is not None
-            return -(-self.extents[self.schedule.vector] // self.schedule.block)
+            return -(-self.extents[self.schedule.along] // self.schedule.block)
         return math.prod(self.extents[a] for a in self.schedule.tasks)
 
     @property
@@ -121,8 +119,7 @@ class NestCost:
     @property
     def elements_of_busiest(self) -> int:
         """Elements of a task along the vector axis, where blocks of that axis are the tasks."""
-        assert self.schedule.vector is not None
-        return min(self.tasks_of_busiest * self.schedule.block, self.extents[self.schedule.vector])
+        return min(self.tasks_of_busiest * self.schedule.block, self.extents[self.schedule.along])
 
     @property
     def share(self) -> float:
@@ -130,8 +127,7 @@ class NestCost:
         if not self.tasks:
             return 0.0
         if self._blocks:
-            assert self.schedule.vector is not None
-            return self.elements_of_busiest / self.extents[self.schedule.vector]
+            return self.elements_of_busiest / self.extents[self.schedule.along]
         return self.tasks_of_busiest / self.tasks
 
     def total(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> StepCost:
@@ -141,8 +137,7 @@ class NestCost:
         touched, divided = [0] * len(reads), [True] * len(reads)
         for step, access in zip(kernel.steps, kernel.accesses, strict=True):
             if access is not None:
-                assert isinstance(step.payload, int)
-                i = numbers.index(step.payload)
+                i = numbers.index(step.number)
                 touched[i] += step.dtype.itemsize * self._elements(self._axes_of(access))
                 divided[i] &= self._divides(access)
         read = [min(t, operand.bytes) for t, operand in zip(touched, reads, strict=True)]
@@ -187,8 +182,7 @@ class NestCost:
         kept = frozenset(range(self._kept))
         for step, access in zip(self.kernel.steps, self.kernel.accesses, strict=True):
             if step.op == "index":
-                assert isinstance(step.payload, int)
-                found.append(frozenset({step.payload}))
+                found.append(frozenset({step.number}))
             elif step.op == "stage":
                 found.append(kept)
             elif access is not None:
@@ -329,8 +323,7 @@ class NestCost:
         """Squares of both axes: loads, a shuffle for each vector and halving, what is computed of
         it, stores."""
         isa, lanes, block = self.machine.isa, self.schedule.lanes, self.schedule.block
-        assert self.schedule.vector is not None
-        columns = -(-min(block, self.extents[self.schedule.vector]) // lanes)
+        columns = -(-min(block, self.extents[self.schedule.along]) // lanes)
         squares = self.tasks_of_busiest * columns * -(-self.extents[across] // lanes)
         moved = 1.0 / isa.store_per_cycle + math.log2(lanes)
         for step, access in zip(self.kernel.steps, self.kernel.accesses, strict=True):
@@ -348,8 +341,7 @@ class NestCost:
         lanes = self._lanes(self._axes_of(access))
         if lanes == 1:
             return 1.0 / per_cycle
-        assert self.schedule.vector is not None
-        along = evaluate(access.coefficients[self.schedule.vector], self._bindings)
+        along = evaluate(access.coefficients[self.schedule.along], self._bindings)
         scattered = any(self.schedule.vector in self._depends[step] for step, _ in access.rest)
         if scattered or along != 1:
             return lanes * self._tuning.gather_cycles_per_lane

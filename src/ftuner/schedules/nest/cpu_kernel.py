@@ -19,7 +19,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import Parts, accumulator_of, reduced_lanes
-from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, reserve, scalar_type, splat
+from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, scalar_type, splat, variable
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
@@ -27,10 +27,10 @@ from ftuner.core.access import Kernel, outer_steps
 from ftuner.core.cpu.schedule import Schedule, chains_of, kept_in_result, looked_up
 from ftuner.core.index_expr import Stage
 from ftuner.hardware.isa import InstructionSet
-from ftuner.schedules.nest.cpu_kernel_lookups import emit_lookups, permute_for
+from ftuner.schedules.nest.cpu_kernel_lookups import Lookups, permute_for
 from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner
-from ftuner.schedules.nest.cpu_kernel_transposition import emit_transposition
+from ftuner.schedules.nest.cpu_kernel_transposition import Transposition
 from ftuner.schedules.nest.cpu_kernel_values import Values, load_single_elements
 
 
@@ -44,9 +44,9 @@ def emit(
     looked = looked_up(kernel, schedule)
     permute = permute_for(frame, looked, isa)
     if schedule.across is not None:
-        emit_transposition(frame)
+        Transposition(frame).emit()
     elif looked and (permute or not frame.slopes):
-        emit_lookups(frame, looked, permute)
+        Lookups(frame, looked, permute).emit()
     else:
         frame.emit()
 
@@ -67,10 +67,9 @@ class _Emission(Frame):
         vector = schedule.vector
         blocks = vector is not None and not schedule.tasks and vector < len(kernel.kept)
         if blocks:
-            assert vector is not None
             with counted_loop(builder, self.begin, self.end) as task:
                 first = builder.mul(task, const(schedule.block))
-                extent = self.dim(kernel.axes[vector])
+                extent = self.dim(kernel.axes[schedule.along])
                 last = minimum(builder, builder.add(first, const(schedule.block)), extent)
                 self._kept_vectors({}, first, last)
         else:
@@ -92,8 +91,7 @@ class _Emission(Frame):
         """Emit the elements of the vector axis from `first` up to `last`."""
         values = Values(self, Place(index, None))
         known = {number: values.value(number) for number in outer_steps(self.kernel, index)}
-        task, vector = Place(index, None, known=known), self.schedule.vector
-        assert vector is not None
+        task, vector = Place(index, None, known=known), self.schedule.along
         along = frozenset(c for c, nearer in self.slopes.items() if nearer[vector])
         if along and not self.kernel.combine:
             self._by_parts(task, along, first, last)
@@ -109,8 +107,7 @@ class _Emission(Frame):
     ) -> None:
         """Emit whole vectors where all conditions `along` the vector axis hold. What is before and
         after these are vectors under a mask, or single elements if they are few."""
-        builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.vector
-        assert vector is not None
+        builder, lanes, vector = self.builder, self.schedule.lanes, self.schedule.along
 
         def inside(base: ir.Value) -> None:
             place = replace(task, lanes=Lanes(base, None, None), holds=along)
@@ -278,12 +275,9 @@ class _Emission(Frame):
         nothing = accumulator.neutral_element()
         chains = chains_of(self.kernel, self.schedule, stage)
         totals = [
-            [reserve(builder, constant.type) for constant in accumulator.start()]
+            [variable(builder, constant, 64) for constant in accumulator.start()]
             for _ in range(chains)
         ]
-        for places in totals:
-            for constant, total in zip(accumulator.start(), places, strict=True):
-                builder.store(constant, total)
 
         def loaded(chain: int) -> Parts:
             return [
@@ -328,8 +322,7 @@ class _Emission(Frame):
         type_ = scalar_type(dtype)
         if place.lanes is not None:
             type_ = ir.VectorType(type_, self.schedule.lanes)
-        total = reserve(builder, type_)
-        builder.store(elements.neutral(stage.combine, type_, dtype), total)
+        total = variable(builder, elements.neutral(stage.combine, type_, dtype), 64)
 
         def advance(inner: Place) -> None:
             before = builder.load(total, typ=type_)
@@ -354,9 +347,8 @@ class _Emission(Frame):
         type_, where = scalar_type(dtype), I64
         if lanes:
             type_, where = ir.VectorType(type_, lanes), ir.VectorType(I64, lanes)
-        best, position = reserve(builder, type_), reserve(builder, where)
-        builder.store(elements.neutral(kind, type_, dtype), best)
-        builder.store(elements.zero(where), position)
+        best = variable(builder, elements.neutral(kind, type_, dtype), 64)
+        position = variable(builder, elements.zero(where), 64)
         (axis,) = range(len(self.kernel.kept), len(self.kernel.axes))
 
         def compare(inner: Place) -> None:

@@ -16,7 +16,7 @@ from functools import reduce
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I32, splat
+from ftuner.codegen.llvm.ir.builder import I32, joined, splat
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import FLOAT32, INT8, UINT8
 from ftuner.core.index_expr import Step
@@ -139,10 +139,7 @@ def shifted_levels(
         for side, form in zip(sides, (as_usual, as_written), strict=True):
             with side:
                 found.append((form(), builder.block))
-    result = builder.phi(found[0][0].type)
-    for each, block in found:
-        result.add_incoming(each, block)
-    return result
+    return joined(builder, *zip(*found, strict=True))
 
 
 def as_bytes(builder: ir.IRBuilder, shifted: ir.Value) -> ir.Value:

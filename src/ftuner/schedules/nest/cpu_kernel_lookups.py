@@ -51,12 +51,6 @@ def permute_for(frame: Frame, looked: Sequence[int], isa: InstructionSet) -> str
     return isa.permute if whole and sizes == {PERMUTED_BYTES} else ""
 
 
-def emit_lookups(frame: Frame, looked: Sequence[int], permute: str) -> None:
-    """Emit a kernel with the loads `looked`. `permute`: as of `permute_for`; not empty where lanes
-    are side by side under conditions."""
-    _Lookups(frame, looked, permute).emit()
-
-
 @dataclass(frozen=True)
 class _Reach:
     """Memory with all lanes of a load, beside what each task adds to the offset: what each lane
@@ -76,13 +70,15 @@ def _joined(lanes: Place, task: Place) -> Place:
     return replace(lanes, index=task.index, known={**lanes.known, **task.known})
 
 
-class _Lookups:
+class Lookups:
+    """Emits a kernel with some loads of this kind."""
+
     def __init__(self, frame: Frame, looked: Sequence[int], permute: str) -> None:
+        """`looked`: the loads; `permute`: as of `permute_for`, not empty where lanes are side by
+        side under conditions."""
         self._frame, self._looked, self._permute = frame, looked, permute
-        kernel, vector = frame.kernel, frame.schedule.vector
-        assert vector is not None
-        self._vector = vector
-        self._along = outer_steps(kernel, (vector,))
+        kernel, self._vector = frame.kernel, frame.schedule.along
+        self._along = outer_steps(kernel, (self._vector,))
         of_tasks = set(outer_steps(kernel, frame.schedule.tasks))
         users = [n for n in range(len(kernel.steps)) if n not in of_tasks]
         needed = {*kernel.values, *(step for n in users for step in needs(kernel, n))}

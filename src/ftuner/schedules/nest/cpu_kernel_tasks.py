@@ -44,8 +44,7 @@ def inner(
 ) -> tuple[ir.Value, ir.Value]:
     """The part of the vector axis in which the conditions `along` hold for all indices along the
     axes that a task has no index of; empty if its end is not after its begin."""
-    builder, kernel, vector = frame.builder, frame.kernel, frame.schedule.vector
-    assert vector is not None
+    builder, kernel, vector = frame.builder, frame.kernel, frame.schedule.along
     low, high = first, last
     for condition in sorted(along):
         nearer, step = frame.slopes[condition], kernel.steps[condition]

@@ -26,24 +26,19 @@ SQUARES_AHEAD = 2
 task takes some squares side by side before it goes on along that axis."""
 
 
-def emit_transposition(frame: Frame) -> None:
-    """Write the body of the function of a frame."""
-    _Transposition(frame).emit()
+class Transposition:
+    """Emits the body of the function of a frame."""
 
-
-class _Transposition:
     def __init__(self, frame: Frame) -> None:
         self._frame, self._builder = frame, frame.builder
         kernel, schedule = frame.kernel, frame.schedule
-        assert schedule.vector is not None
         assert schedule.across is not None
-        self._vector, self._across = schedule.vector, schedule.across
+        self._vector, self._across = schedule.along, schedule.across
         self._load = exchanged_load(kernel, self._vector, self._across)
         access, step = kernel.accesses[self._load], kernel.steps[self._load]
         assert access is not None
-        assert isinstance(step.payload, int)
         self._access, self._target = access, kernel.targets[0]
-        self._operand = frame.operands[step.payload]
+        self._operand = frame.operands[step.number]
         dtype = step.dtype
         self._size, self._lanes = dtype.itemsize, schedule.lanes
         self._type = ir.VectorType(elements.memory_type(dtype), schedule.lanes)

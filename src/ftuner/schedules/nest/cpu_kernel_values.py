@@ -29,12 +29,7 @@ from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, affine_index, guards, terms
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, UINT8, DType
-from ftuner.schedules.nest.cpu_kernel_levels import (
-    as_bytes,
-    as_floats,
-    levels_at,
-    shifted_levels,
-)
+from ftuner.schedules.nest.cpu_kernel_levels import as_bytes, as_floats, levels_at, shifted_levels
 from ftuner.schedules.nest.cpu_kernel_place import MOST_APART, Frame, Place
 
 
@@ -75,15 +70,12 @@ class Values:
         if step.op == "dim":
             return self._frame.dim(step.payload)  # type: ignore[arg-type]
         if step.op == "index":
-            assert isinstance(step.payload, int)
-            return self._index(step.payload)
+            return self._index(step.number)
         if step.op == "stage":
-            assert isinstance(step.payload, int)
-            return place.stages[step.payload]
+            return place.stages[step.number]
         access = self._kernel.accesses[number]
         if access is not None:
-            assert isinstance(step.payload, int)
-            return self._load(number, self._frame.operands[step.payload], access, step.dtype)
+            return self._load(number, self._frame.operands[step.number], access, step.dtype)
         source = self._kernel.steps[step.arguments[0]].dtype
         if step.op == "cast" and (shifted := self._shifted(number)) is not None:
             return as_bytes(builder, shifted)
@@ -165,23 +157,20 @@ class Values:
 
     def _slope(self, number: int) -> int | None:
         """How much a padded index grows along the vector axis; None unless its conditions hold."""
-        kernel, place, vector = self._kernel, self._place, self._frame.schedule.vector
+        kernel, place = self._kernel, self._place
         step = kernel.steps[number]
         if place.lanes is None or step.op != "where":
             return None
         condition, index, _ = step.arguments
         own = affine_index(kernel.steps, index, len(kernel.axes))
         known = all(c in place.holds for c, _ in terms(kernel, condition, True))
-        assert vector is not None
-        slope = own.coefficients[vector]
+        slope = own.coefficients[self._frame.schedule.along]
         return slope if known and isinstance(slope, int) and not own.rest else None
 
     def _step(self, access: Access) -> int | None:
         """The distance of the elements of successive lanes in memory as far as it is even, if it is
         short and known."""
-        vector = self._frame.schedule.vector
-        assert vector is not None
-        found = access.coefficients[vector]
+        found = access.coefficients[self._frame.schedule.along]
         for number, factor in access.rest:
             found = found + (self._slope(number) or 0) * factor
         return found if isinstance(found, int) and abs(found) <= MOST_APART else None
@@ -190,10 +179,9 @@ class Values:
         """A step of the first lane, if it grows evenly from there; else of all lanes."""
         if self._slope(number) is None:
             return self.value(number)
-        place, vector = self._place, self._frame.schedule.vector
-        assert vector is not None
+        place = self._place
         assert place.lanes is not None
-        first = {**place.index, vector: place.lanes.base}
+        first = {**place.index, self._frame.schedule.along: place.lanes.base}
         return Values(self._frame, replace(place, index=first, lanes=None)).value(number)
 
     def _offset(self, access: Access, base: bool) -> tuple[ir.Value, ir.Value | None]:
@@ -240,9 +228,8 @@ class Values:
         offset, apart = self._offset(access, base=False)
         coefficient = 0 if vector is None else access.coefficients[vector]
         if coefficient != 0:
-            assert vector is not None
             factor = splat(builder, self._frame.dim(coefficient), self._frame.schedule.lanes)
-            along = builder.mul(self._index(vector), factor)
+            along = builder.mul(self._index(self._frame.schedule.along), factor)
             apart = along if apart is None else builder.add(apart, along)
         assert apart is not None
         return offset, apart
@@ -350,7 +337,6 @@ class Values:
         buffer = self._frame.results[result]
         value = elements.to_memory(builder, self.value(number), dtype)
         lanes = self._place.lanes
-        vector = self._frame.schedule.vector
         offset, apart = self._offset(access, base=True)
         assert apart is None, "vectors of results have affine offsets"
         if lanes is None:
@@ -360,11 +346,10 @@ class Values:
                 value = elements.combine(builder, kernel.combine, before, value, dtype)
             builder.store(value, address, align=dtype.itemsize)
             return
-        assert vector is not None
         count = self._frame.schedule.lanes
         if not elements.lanes_of(value):
             value = splat(builder, value, count)
-        coefficient = access.coefficients[vector]
+        coefficient = access.coefficients[self._frame.schedule.along]
         if coefficient == 1:
             address = self._address(buffer, offset, dtype)
             if kernel.combine:

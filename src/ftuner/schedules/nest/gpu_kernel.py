@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ftuner.codegen.triton.source import HEADER, TRITON_TYPES, Argument, Source
+from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
 from ftuner.core.access import Kernel
 from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.schedule import operand_numbers
@@ -159,12 +159,8 @@ class _Emission:
         self.positions.lanes()
         with self.positions.tiles():
             self._tile()
-        names = ", ".join(a.name for a in arguments)
-        text = (
-            f"{HEADER}{frame.functions.prelude()}\n\n@triton.jit\ndef nest({names}):\n"
-            f"{frame.head.text}{frame.body.text}"
-        )
-        return Source("nest", text, arguments, self.schedule.warps, 1)
+        prelude, body = frame.functions.prelude(), [*frame.head.lines, *frame.body.lines]
+        return function_source("nest", prelude, arguments, body, self.schedule.warps, 1)
 
     def _arguments(self, aligned: bool, even: bool) -> tuple[Argument, ...]:
         frame, kernel = self.frame, self.kernel

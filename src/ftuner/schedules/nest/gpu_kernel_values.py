@@ -19,11 +19,11 @@ class Lines:
     """Lines of a function's body."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._depth = 1
+        self.lines: list[str] = []
+        self._depth = 0
 
     def line(self, text: str) -> None:
-        self._lines.append("    " * self._depth + text)
+        self.lines.append("    " * self._depth + text)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
@@ -32,10 +32,6 @@ class Lines:
         self._depth += 1
         yield
         self._depth -= 1
-
-    @property
-    def text(self) -> str:
-        return "".join(f"{line}\n" for line in self._lines)
 
 
 Dimensions = frozenset[int]
@@ -157,8 +153,7 @@ class Values:
         if step.op in ("constant", "dim"):
             return frame.constant(number)
         if step.op in ("index", "stage"):
-            assert isinstance(step.payload, int)
-            return self.index[step.payload] if step.op == "index" else self.stages[step.payload]
+            return self.index[step.number] if step.op == "index" else self.stages[step.number]
         access = frame.kernel.accesses[number]
         if access is not None:
             return self._load(number, access)
@@ -256,8 +251,7 @@ class Values:
     def _load(self, number: int, access: Access) -> Term:
         frame = self.frame
         step = frame.kernel.steps[number]
-        assert isinstance(step.payload, int)
-        address, along = self._address(frame.operands[step.payload], access)
+        address, along = self._address(frame.operands[step.number], access)
         masks = [*self._mask(along), *self._checked_by(access), *self._guard(number, along)]
         mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
         text = functions.from_memory(f"tl.load({address}{mask})", step.dtype)

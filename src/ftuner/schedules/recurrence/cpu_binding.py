@@ -45,7 +45,7 @@ from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, gate_panels, recurrence_cost
-from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut, recurrence_ukernels
+from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut
 from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import RecurrenceStep
 from ftuner.ukernels.cpu.library import build_library
@@ -248,9 +248,8 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             step.cell, width, step.hidden, rows,
         )  # fmt: skip
         problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, *cut)
-        ukernels = recurrence_ukernels(planner, width)
         writes = sum(touched(v, extents) for v in (step.y, *step.last))
-        cost = recurrence_cost(machine, ukernels, problem, writes)
+        cost = recurrence_cost(machine, planner.ukernels(width), problem, writes)
         tasks = count(cut.tasks(rows), "task")
         if cut.team > 1:
             return StepReport(f"{tasks} that share {count(rows, 'sequence')} by columns", cost)

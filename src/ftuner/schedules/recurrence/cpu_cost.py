@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.product import ProductTypes
 from ftuner.core.recurrence import Cell
-from ftuner.cost.cpu.product import Covers
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.functions import expression_cycles, expression_operations
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
@@ -26,17 +24,6 @@ class RecurrenceProblem(NamedTuple):
     """Tasks that share the columns of the weight; 1 if tasks are blocks."""
 
 
-class RecurrenceUKernels(NamedTuple):
-    """The uKernels of the products."""
-
-    types: ProductTypes
-    lanes: int
-    width: int
-    """Vectors of a full panel."""
-    covers: Callable[[int, bool, int], Covers]
-    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
-
-
 def gate_panels(hidden: int, nr: int, team: int) -> int:
     """The panels of a gate if a team shares each gate by panels of `nr` columns; 0 if gates begin
     within panels or have fewer."""
@@ -45,29 +32,25 @@ def gate_panels(hidden: int, nr: int, team: int) -> int:
 
 
 def recurrence_cost(
-    machine: Machine, ukernels: RecurrenceUKernels, problem: RecurrenceProblem, writes_bytes: int
+    machine: Machine, ukernels: UKernels, problem: RecurrenceProblem, writes_bytes: int
 ) -> StepCost:
     """The cost of all steps. The busiest worker has one task, and reads its part of the weight in
     each step: all of it, unless a team shares it."""
     cell, steps, rows, hidden, block, team = problem
-    types, lanes, width, covers = ukernels
+    types, lanes, width, _ = ukernels
     dtype, k = types.c, types.depth(hidden)
     isa, tuning = machine.isa, machine.hardware.tuning
     columns, nr = len(cell.gates) * hidden, width * lanes
-    tail = -(-(columns % nr) // lanes)
-    stages = cell.stages()
+    _, step, tiles = ukernels.cycles(columns, k, (block, 1))
     products = fixed = elements = 0.0
     flops = 2 * rows * columns * hidden
     vectors = block * -(-hidden // lanes)
     panels = -(-columns // nr)
     part = -(-panels // team) / panels
-    for stage in stages:
+    for stage in cell.stages():
         share = (stage.gates[1] - stage.gates[0]) / len(cell.gates)
-        for count, wide, is_tail in ((columns // nr, width, False), (1, tail, True)):
-            if count and wide:
-                cover = covers(wide, is_tail, k)[block]
-                products += share * part * count * k * cover.step
-                fixed += share * part * count * cover.fixed
+        products += share * part * step
+        fixed += share * part * tiles
         for _, expr in stage.results:
             elements += part * vectors * expression_cycles(expr, dtype, isa, tuning)
             flops += rows * hidden * expression_operations(expr)

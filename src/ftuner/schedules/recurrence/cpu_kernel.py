@@ -29,13 +29,13 @@ from ftuner.codegen.llvm.ir.builder import (
     maximum,
     minimum,
     pointer_slot,
-    reserve,
     scalar_type,
     set_slot,
     slot,
     splat,
+    variable,
 )
-from ftuner.codegen.llvm.ir.lanes import load_lanes
+from ftuner.codegen.llvm.ir.lanes import VectorRows, load_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
 from ftuner.codegen.llvm.kernels.step import (
@@ -53,7 +53,7 @@ from ftuner.core.expr import operands
 from ftuner.core.recurrence import Cell, Stage
 from ftuner.hardware.tuning import NativeTuning
 from ftuner.schedules.recurrence.cpu_kernel_levels import emit_level_panel, whole
-from ftuner.schedules.recurrence.cpu_kernel_states import RoundedStates, StateRows
+from ftuner.schedules.recurrence.cpu_kernel_states import RoundedStates
 from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import PANEL_COLUMNS, ROW_LEVELS
 
@@ -92,7 +92,8 @@ class _Emission:
         names += ["panels"] if packs else []
         self._buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
         self._hidden, self._rows = self._dim(Recurrence.HIDDEN), self._dim(Recurrence.ROWS)
-        self._vectors = StateRows(builder, dtype, lanes, self._hidden)
+        self._vectors = VectorRows(builder, dtype, lanes)
+        self._whole = const(0), self._hidden
         self._width = builder.mul(self._hidden, const(len(cell.gates)))
         self._row_bytes = builder.mul(self._hidden, const(self._size))
         columns = whole(builder, self._width, PANEL_COLUMNS) if cell.rounds else self._width
@@ -114,8 +115,8 @@ class _Emission:
             columns = whole(builder, self._hidden, ROW_LEVELS)
             self._a_stride = builder.mul(columns, const(multiplied.itemsize))
             self._rounded = RoundedStates(
-                self._vectors, at(builder, spare, plane_bytes), self._rows, self._a_stride,
-                multiplied, fused,
+                self._vectors, self._whole, at(builder, spare, plane_bytes), self._rows,
+                self._a_stride, multiplied, fused,
             )  # fmt: skip
         if multiplied == UINT8:
             numbers = UINT8X4.numbers
@@ -202,8 +203,7 @@ class _Emission:
         builder, steps = self._builder, self._dim(Recurrence.STEPS)
         if not self._cell.lengths:
             return steps
-        longest = reserve(builder, I64)
-        builder.store(const(0), longest)
+        longest = variable(builder, const(0))
         with counted_loop(builder, first, end) as row:
             length = self._length(row)
             # Negative lengths are large unsigned ones.
@@ -220,13 +220,13 @@ class _Emission:
             # Rows beyond the end of a sequence are multiplied as well, whatever they hold.
             for plane in cell.planes:
                 if plane not in cell.states or not cell.initial:
-                    self._vectors.clear(self._row(plane, row))
+                    self._vectors.clear(self._whole, self._row(plane, row))
             if cell.initial and cell.lengths:
                 empty = builder.icmp_signed("==", self._length(row), const(0))
                 with builder.if_else(empty) as (without, given):
                     with without:
                         for state in cell.states:
-                            self._vectors.clear(self._row(state, row))
+                            self._vectors.clear(self._whole, self._row(state, row))
                     with given:
                         self._take_first(row)
             elif cell.initial:
@@ -237,7 +237,7 @@ class _Emission:
         for state in self._cell.states:
             given = self._buffers[f"first {state}"]
             source = at(builder, given, builder.mul(row, self._row_bytes))
-            self._vectors.copy(source, self._row(state, row))
+            self._vectors.copy(self._whole, source, self._row(state, row))
 
     def _ended(self, first: ir.Value, end: ir.Value) -> None:
         """Give the states after the last step."""
@@ -247,7 +247,7 @@ class _Emission:
             for state in self._cell.states:
                 target = self._buffers[f"last {state}"]
                 target = at(builder, target, builder.mul(row, strides[state]))
-                self._vectors.copy(self._row(state, row), target)
+                self._vectors.copy(self._whole, self._row(state, row), target)
 
     # Products.
 
@@ -362,7 +362,7 @@ class _Emission:
                     valid = builder.icmp_signed("<", step, self._length(row))
                     if gives_y:
                         with builder.if_then(builder.not_(valid)):
-                            self._vectors.clear(y, bounds)
+                            self._vectors.clear(bounds, y)
                     branches.enter_context(builder.if_then(valid))
                 self._row_elements(stage, row, x, y, bounds, parameters)
 
@@ -408,4 +408,4 @@ class _Emission:
         middle = builder.add(begin, pairs)
         with counted_loop(builder, begin, middle, pair) as base:
             vector(builder.mul(base, const(self._size)), None, pair)
-        self._vectors.along(lambda offset, mask: vector(offset, mask, self._lanes), (middle, end))
+        self._vectors.along((middle, end), lambda place, mask: vector(place, mask, self._lanes))

@@ -1,64 +1,20 @@
-"""Rows of states in the kernel of a recurrent layer: walked by vectors, and rounded to levels."""
+"""Rows of states in the kernel of a recurrent layer, rounded to levels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import across
-from ftuner.codegen.llvm.ir.builder import at, const, reserve, scalar_type, splat
-from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.builder import at, const, splat, variable
+from ftuner.codegen.llvm.ir.lanes import Range, VectorRows
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.core.dtype import INT16, UINT8, DType
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO
 from ftuner.schedules.recurrence.cpu_kernel_levels import emit_levels
 from ftuner.schedules.recurrence.step import HEAD_BYTES
-
-Range = tuple[ir.Value, ir.Value]
-
-
-class StateRows:
-    """Loads and stores vectors of rows of `hidden` elements."""
-
-    def __init__(self, builder: ir.IRBuilder, dtype: DType, lanes: int, hidden: ir.Value) -> None:
-        self.builder, self.dtype, self.lanes = builder, dtype, lanes
-        self.vector = ir.VectorType(scalar_type(dtype), lanes)
-        self._hidden = hidden
-
-    def along(
-        self, body: Callable[[ir.Value, ir.Value | None], None], bounds: Range | None = None
-    ) -> None:
-        """`body(offset, mask)` for each vector of a row, or of a range of its elements: the bytes
-        to it, and a mask for the last one."""
-        builder = self.builder
-        begin, end = bounds or (const(0), self._hidden)
-
-        def vector(base: ir.Value, left: ir.Value | None) -> None:
-            offset = builder.mul(base, const(self.dtype.itemsize))
-            body(offset, mask_of(builder, left, self.lanes))
-
-        by_vectors(builder, begin, end, self.lanes, vector)
-
-    def load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        return load_lanes(self.builder, place, self.vector, self.dtype.itemsize, mask)
-
-    def store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        store_lanes(self.builder, value, place, self.dtype.itemsize, mask)
-
-    def copy(self, source: ir.Value, target: ir.Value) -> None:
-        builder = self.builder
-        self.along(
-            lambda offset, mask: self.store(
-                self.load(at(builder, source, offset), mask), at(builder, target, offset), mask
-            )
-        )
-
-    def clear(self, target: ir.Value, bounds: Range | None = None) -> None:
-        builder, zero = self.builder, elements.zero(self.vector)
-        self.along(lambda offset, mask: self.store(zero, at(builder, target, offset), mask), bounds)
 
 
 @dataclass(frozen=True)
@@ -66,7 +22,9 @@ class RoundedStates:
     """The state of a batch as levels, once for each part of a team. Each part rounds all of it for
     itself, which takes less time than to wait for what the others round."""
 
-    rows: StateRows
+    rows: VectorRows
+    columns: Range
+    """The elements of a row."""
     memory: ir.Value
     count: ir.Value
     """Rows of the batch."""
@@ -91,9 +49,7 @@ class RoundedStates:
         """Round a range of the rows of the state, which are all that the part has."""
         rows, builder = self.rows, self.rows.builder
         ends = {"low": "minimum", "high": "maximum"}
-        found = {name: reserve(builder, rows.vector) for name in ends}
-        for place in found.values():
-            builder.store(elements.zero(rows.vector), place)
+        found = {name: variable(builder, elements.zero(rows.vector), 64) for name in ends}
         with counted_loop(builder, *bounds) as row:
             source = at(builder, state.first, builder.mul(row, state.stride))
 
@@ -104,7 +60,7 @@ class RoundedStates:
                     most = elements.combine(builder, kind, before, value, rows.dtype)
                     builder.store(most, found[name])
 
-            rows.along(extend)
+            rows.along(self.columns, extend)
         env = {
             name: across(builder, kind, builder.load(found[name], typ=rows.vector), rows.dtype)
             for name, kind in ends.items()
@@ -131,4 +87,4 @@ class RoundedStates:
                 else:
                     rows.store(value, at(builder, target, offset), mask)
 
-            rows.along(rounded)
+            rows.along(self.columns, rounded)

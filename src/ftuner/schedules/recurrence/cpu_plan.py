@@ -8,11 +8,7 @@ from typing import NamedTuple
 from ftuner.core.recurrence import MAX_TEAM, Cell
 from ftuner.cost.step import Machine
 from ftuner.planner.cpu.planner import Planner
-from ftuner.schedules.recurrence.cpu_cost import (
-    RecurrenceProblem,
-    RecurrenceUKernels,
-    recurrence_cost,
-)
+from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, recurrence_cost
 
 _STEPS = 64
 """Steps that cuts are compared at: what depends on their number is the same for all."""
@@ -50,18 +46,10 @@ def recurrence_cut(
     team = min(most, panels, MAX_TEAM)
     if team > 1:
         cuts.append(RecurrenceCut(rows, team))
-    ukernels = recurrence_ukernels(planner, width)
+    ukernels = planner.ukernels(width)
 
     def seconds(cut: RecurrenceCut) -> float:
         problem = RecurrenceProblem(cell, _STEPS, rows, hidden, *cut)
         return recurrence_cost(machine, ukernels, problem, 0).estimate.seconds
 
     return min(cuts, key=seconds)
-
-
-def recurrence_ukernels(planner: Planner, width: int) -> RecurrenceUKernels:
-    """What the estimate knows of the uKernels of a library."""
-    return RecurrenceUKernels(
-        planner.library.types, planner.library.lanes, width,
-        lambda vectors, tail, k: planner.cover(vectors, tail, k)[1],
-    )  # fmt: skip

@@ -7,8 +7,7 @@ expressions are float32; planes are rounded to the dtype of the layer when they 
 
 from __future__ import annotations
 
-from ftuner.codegen.triton.expressions import render_epilogue
-from ftuner.codegen.triton.functions import Functions
+from ftuner.codegen.triton.expressions import epilogue_prelude, render_epilogue
 from ftuner.codegen.triton.source import (
     LANGUAGE_TYPES,
     TRITON_TYPES,
@@ -17,7 +16,7 @@ from ftuner.codegen.triton.source import (
     function_source,
 )
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.expr import Apply, Operand, flatten
+from ftuner.core.expr import Operand, flatten
 from ftuner.core.gpu.schedule import RECURRENCE_STAGES, RECURRENCE_WARPS, RecurrenceKernel, turns
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.core.recurrence import Stage
@@ -56,12 +55,7 @@ def recurrence_source(kernel: RecurrenceKernel) -> Source:
     stage = cell.stages()[kernel.stage]
     names = {name for name, _ in stage.results}
     begin, end = stage.gates
-    used = Functions()
     read = _read(stage)
-    for _, expr in stage.results:
-        for step in flatten(expr):
-            if isinstance(step.node, Apply):
-                used.apply(step.node.function, ["x"] * len(step.arguments), FLOAT32)
     body = [
         f"blocks = tl.cdiv({kernel.hidden}, {across})",
         f"row = (tl.program_id(0) // blocks * {sequences} + tl.arange(0, {sequences}))",
@@ -115,7 +109,7 @@ def recurrence_source(kernel: RecurrenceKernel) -> Source:
         body.append(f"tl.store({where}, ({result}).to({stored}), mask=some)")
     return function_source(
         "recurrence",
-        used.prelude(),
+        epilogue_prelude(*(expr for _, expr in stage.results)),
         recurrence_arguments(kernel),
         body,
         RECURRENCE_WARPS,

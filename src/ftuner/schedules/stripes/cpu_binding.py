@@ -137,19 +137,13 @@ def compiled_chain(step: StripesStep, loaded: Loaded) -> tuple[StripesStep, Stri
     found = loaded.chains.get(id(step))
     if found is None:
         planner = planner_of(step, loaded.hardware, loaded.isa)
-        found = loaded.chains[id(step)] = _without_weights(step, loaded), planner
+        members = tuple(
+            m if isinstance(m.step, DepthwiseStep)
+            else replace(m, step=replace(m.step, b=loaded.emptied(m.step.b)))
+            for m in step.members
+        )  # fmt: skip
+        found = loaded.chains[id(step)] = replace(step, members=members), planner
     return found  # type: ignore[return-value]
-
-
-def _without_weights(step: StripesStep, loaded: Loaded) -> StripesStep:
-
-    def bare(member: StripeMember) -> StripeMember:
-        product = member.step
-        if isinstance(product, DepthwiseStep):
-            return member
-        return replace(member, step=replace(product, b=loaded.emptied(product.b)))
-
-    return replace(step, members=tuple(map(bare, step.members)))
 
 
 @dataclass(frozen=True)
@@ -350,25 +344,14 @@ class StripesKind(MatrixKind, StepKind[StripesStep]):
         reports = [kind_of(m.step).report(m.step, extents, machine, 0) for m in step.members]
         flops = sum(report.cost.flops for report in reports)
         private = {member.result.buffer for member in step.members[:-1]}
-        reads = sum(touched(view, extents) for view in _read(step) if view.buffer not in private)
+        read = [v for m in step.members for v in m.step.views if v is not m.result]
+        reads = sum(touched(view, extents) for view in read if view.buffer not in private)
         writes = touched(step.members[-1].result, extents)
         plan = (
             f"stripes of {count(stripes.rows, 'row')}, {count(stripes.parts, 'part')} of an image"
         )
         estimate = Estimate(issue_s=stripes.seconds)
         return StepReport(plan, StepCost(flops, reads, writes, estimate))
-
-
-def _read(step: StripesStep) -> list[View]:
-    """What the members read."""
-    views: list[View] = []
-    for member in step.members:
-        own = member.step
-        if isinstance(own, DepthwiseStep):
-            views += [own.x, *([own.weight] if own.weight is not None else []), *own.operands]
-        else:
-            views += [own.a, own.b, *own.operands]
-    return views
 
 
 def _member_kernel(step: ProductStep | DepthwiseStep) -> MemberKernel:

@@ -26,6 +26,7 @@ from ftuner.codegen.llvm.ir.builder import (
     scalar_type,
     slot,
     splat,
+    variable,
 )
 from ftuner.codegen.llvm.ir.functions import number, zero
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of
@@ -184,9 +185,9 @@ class _Suppression:
     def _choose(self, rows: ir.Value, image: ir.Value, label: ir.Value) -> None:
         """Take candidates, the highest score first, until there are no more or enough are kept."""
         b = self._b
-        look = b.append_basic_block("choose.look")
-        take = b.append_basic_block("choose.take")
-        done = b.append_basic_block("choose.done")
+        look, take, done = (
+            b.append_basic_block(f"choose.{name}") for name in ("look", "take", "done")
+        )
         b.branch(look)
         b.position_at_end(look)
         left, found = b.load(self._left, typ=I64), b.load(self._found, typ=I64)
@@ -240,13 +241,12 @@ class _Suppression:
     def _overlaps(self, box: list[ir.Value], found: ir.Value) -> ir.Value:
         """Whether a box overlaps a kept one by more than the threshold."""
         b = self._b
-        yes = reserve(b, I1)
-        b.store(ir.Constant(I1, 0), yes)
+        yes = variable(b, ir.Constant(I1, 0))
         mine = [splat(b, value, self._lanes) for value in box]
         iou, zeros = splat(b, self._iou, self._lanes), number(self._vector, 0.0)
-        look = b.append_basic_block("overlap.look")
-        compare = b.append_basic_block("overlap.compare")
-        done = b.append_basic_block("overlap.done")
+        look, compare, done = (
+            b.append_basic_block(f"overlap.{name}") for name in ("look", "compare", "done")
+        )
         before = b.block
         # Nothing overlaps a box without area.
         some = b.fcmp_ordered(">", box[_AREA], number(self._element, 0.0))

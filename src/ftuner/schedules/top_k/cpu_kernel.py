@@ -21,11 +21,13 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
     any_lane,
+    begun,
     const,
     pointer_slot,
     reserve,
     slot,
     splat,
+    variable,
 )
 from ftuner.codegen.llvm.ir.functions import number
 from ftuner.codegen.llvm.ir.loops import counted_loop
@@ -44,9 +46,7 @@ def emit(
 ) -> None:  # fmt: skip
     """Add the kernel to a module. `has_keys`: whether there is memory for keys. A heap finds
     `heap_most` elements or fewer, and more if a row has over `heap_share` times as many."""
-    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    buffers, dims, _, _, begin, end = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (buffers, dims, _, _, begin, end) = begun(module, STEP_KERNEL_TYPE, symbol)
     operand, values, positions = (pointer_slot(builder, buffers, i) for i in range(3))
     count, wanted, step, offset = (slot(builder, dims, i) for i in range(4))
     element = elements.memory_type(dtype)
@@ -282,8 +282,7 @@ class _RadixSort:
         builder = self._builder
         source, target = memory
         for (shift, bits), counts in reversed([*zip(DIGITS, self._counts, strict=True)]):
-            total = reserve(builder, I32)
-            builder.store(number(I32, 0), total)
+            total = variable(builder, number(I32, 0))
             with counted_loop(builder, 0, 1 << bits) as digit:
                 place = builder.gep(counts, [digit], source_etype=I32)
                 here, begin = builder.load(place, typ=I32), builder.load(total, typ=I32)
@@ -364,8 +363,7 @@ class _Heap:
     def sink(self, node: ir.Value, count: ir.Value, value: ir.Value, position: ir.Value) -> None:
         """Put an element at a node of a heap of `count`, or as far below it as worse ones are."""
         builder, new = self._builder, (value, position)
-        at = reserve(builder, I64)
-        builder.store(node, at)
+        at = variable(builder, node)
         look, compare, move, done = (
             builder.append_basic_block(f"sink.{name}")
             for name in ("look", "compare", "move", "done")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -212,9 +212,8 @@ class CommonWinogradKind(MatrixKind, StepKind[S], Generic[S, C]):
     def choice(self, step: S, hardware: CpuHardware, isa: str) -> C:
         """The choice of a step."""
 
-    @abstractmethod
-    def step_of(self, convolution: ConvolutionStep) -> S | None:
-        """The step that precedes a convolution."""
+    step_of: Callable[[ConvolutionStep], S | None]
+    """The step that precedes a convolution."""
 
     def choice_for(self, convolution: ConvolutionStep, hardware: CpuHardware, isa: str) -> C:
         """The choice of the step that precedes a convolution."""
@@ -327,8 +326,7 @@ class WinogradTask(CommonWinogradTask[WinogradChoice]):
 class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
     """Winograd's products of tiles."""
 
-    def step_of(self, convolution: ConvolutionStep) -> WinogradStep | None:
-        return step_of(convolution)
+    step_of = staticmethod(step_of)
 
     def choice(self, step: WinogradStep, hardware: CpuHardware, isa: str) -> WinogradChoice:
         planners = planners_of(step.x, step.epilogue, hardware, isa)

@@ -7,12 +7,10 @@ weight, and the sums are transformed back. The terms are those of `ftuner.cost.s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.product import ProductTypes
 from ftuner.core.winograd import WINDOW
-from ftuner.cost.cpu.product import Covers
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.functions import simple_per_cycle
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of, rate_bytes_per_s
 
@@ -57,24 +55,13 @@ class WinogradBlocks(NamedTuple):
     """Of x, whose weight is transformed at a time."""
 
 
-class WinogradUKernels(NamedTuple):
-    """The uKernels of the products."""
-
-    types: ProductTypes
-    lanes: int
-    width: int
-    """Vectors of a full panel."""
-    covers: Callable[[int, bool, int], Covers]
-    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
-
-
 def winograd_terms(
-    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem,
+    machine: Machine, ukernels: UKernels, problem: WinogradProblem,
     blocks: WinogradBlocks, epilogue_cycles: float,
 ) -> Estimate:  # fmt: skip
     """The terms of the busiest worker. `epilogue_cycles`: of the epilogue of one vector."""
     isa, tuning = machine.isa, machine.hardware.tuning
-    types, lanes, width, covers = ukernels
+    types, lanes, *_ = ukernels
     m, matrices = problem.outputs, problem.matrices
     n = m + WINDOW - 1
     tiles, size = problem.tiles, types.c.itemsize
@@ -99,18 +86,9 @@ def winograd_terms(
     transforms += more * (1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle)
     transforms *= tuning.winograd_transform_ratio
     transforms += _spilled_cycles(machine, ukernels, problem, blocks, mine)
-    issue = step = fixed = 0.0
-    full, left = divmod(problem.columns, width * lanes)
-    for height, count in ((block, mine // block), (mine % block, 1)):
-        panels = [(full, covers(width, False, problem.channels)[height])]
-        if left:
-            tail = covers(-(-left // lanes), True, problem.channels)
-            panels.append((1, tail[height]))
-        for number, cover in panels:
-            times = count * number * matrices
-            issue += times * problem.channels * cover.issue
-            step += times * problem.channels * cover.step
-            fixed += times * channel_blocks * cover.fixed
+    heights = (block, mine // block * matrices), (mine % block, matrices)
+    issue, step, fixed = ukernels.cycles(problem.columns, problem.channels, *heights)
+    transforms += channel_blocks * fixed
     weight_bytes = WINDOW**2 * problem.channels * problem.columns * size
     x_bytes = problem.images * problem.rows * problem.positions * problem.channels * size
     out_bytes = problem.images * problem.rows * problem.positions * problem.columns * size
@@ -120,11 +98,11 @@ def winograd_terms(
         Stream((x_bytes + out_bytes) * share, x_bytes + out_bytes),
     ]
     workers = max(min(tasks, problem.workers), 1)
-    return estimate_of(machine, workers, issue, step - issue, fixed + transforms, streams)
+    return estimate_of(machine, workers, issue, step - issue, transforms, streams)
 
 
 def _spilled_cycles(
-    machine: Machine, ukernels: WinogradUKernels, problem: WinogradProblem,
+    machine: Machine, ukernels: UKernels, problem: WinogradProblem,
     blocks: WinogradBlocks, mine: int,
 ) -> float:  # fmt: skip
     """Cycles in which the part of the inputs and sums of `mine` tiles that L2 does not hold moves

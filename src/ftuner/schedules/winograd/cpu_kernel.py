@@ -25,13 +25,12 @@ from ftuner.codegen.llvm.ir.builder import (
     minimum,
     pointer_slot,
     reserve,
-    scalar_type,
     set_slot,
     slot,
     splat,
 )
 from ftuner.codegen.llvm.ir.instructions import EMITTERS
-from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
+from ftuner.codegen.llvm.ir.lanes import VectorRows
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.codegen.llvm.kernels.step import (
     COVER_BYTES,
@@ -62,7 +61,8 @@ class WinogradEmission:
         self._epilogue, self._lanes, self._fused = epilogue, lanes, fused
         self._multiply_add = EMITTERS["fused" if fused else "separate"]
         self._size = dtype.itemsize
-        self._vector = ir.VectorType(scalar_type(dtype), lanes)
+        self._rows = VectorRows(builder, dtype, lanes)
+        self._vector, self._load, self._store = self._rows.vector, self._rows.load, self._rows.store
         buffers, self._dims, _, worker, self._begin, self._end = function.args
         self._operands, self._operands_slot = operands(epilogue), operands_slot
         self._x, *self._read, self._out = (
@@ -88,41 +88,16 @@ class WinogradEmission:
     def _number(self, value: float) -> ir.Constant:
         return elements.number(self._vector, value)
 
-    def _by_vectors(
-        self, count: ir.Value, body: Callable[[ir.Value, ir.Value | None], None]
-    ) -> None:
-        """`body(offset, mask)` for each vector of `count` elements: the bytes to it, and a mask
-        for the last one."""
-        builder, lanes = self._builder, self._lanes
-
-        def vector(base: ir.Value, left: ir.Value | None) -> None:
-            body(builder.mul(base, const(self._size)), mask_of(builder, left, lanes))
-
-        by_vectors(builder, const(0), count, lanes, vector)
-
-    def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        return load_lanes(self._builder, place, self._vector, self._size, mask)
-
-    def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        store_lanes(self._builder, value, place, self._size, mask)
-
     def _copy_pixel(
         self, inside: ir.Value, source: ir.Value, target: ir.Value, channels: ir.Value
     ) -> None:
         """Copy the channels of a pixel, or clear those of one that is not inside x."""
-
-        def copied(offset: ir.Value, mask: ir.Value | None) -> None:
-            value = self._load(at(self._builder, source, offset), mask)
-            self._store(value, at(self._builder, target, offset), mask)
-
-        def cleared(offset: ir.Value, mask: ir.Value | None) -> None:
-            self._store(self._number(0.0), at(self._builder, target, offset), mask)
-
+        bounds = const(0), channels
         with self._builder.if_else(inside) as (there, outside):
             with there:
-                self._by_vectors(channels, copied)
+                self._rows.copy(bounds, source, target)
             with outside:
-                self._by_vectors(channels, cleared)
+                self._rows.clear(bounds, target)
 
     def _panels(self, panel: Panel, covers: ir.Value) -> None:
         """All panels of the result's channels, of which the last one may be narrower."""
@@ -248,7 +223,7 @@ class _Emission(WinogradEmission):
                     place = at(builder, target, builder.mul(matrix, const(i * n + j)))
                     self._store(value, at(builder, place, offset), mask)
 
-        self._by_vectors(channels, vector)
+        self._rows.along((const(0), channels), vector)
 
     def _copy_patch(
         self, source: ir.Value, top: ir.Value, left: ir.Value, row_bytes: ir.Value,
@@ -420,7 +395,7 @@ class _Emission(WinogradEmission):
                 target = at(builder, target, builder.mul(j, self._dim(Winograd.OUT_PIXEL)))
                 self._store(value, at(builder, target, offset), mask)
 
-        self._by_vectors(width, vector)
+        self._rows.along((const(0), width), vector)
 
     def _within(self, extent: ir.Value, first: ir.Value) -> ir.Value:
         """How many outputs of a tile exist along an axis."""

@@ -10,14 +10,12 @@ from ftuner.core.dim import Dim
 from ftuner.core.product import ReadWindow
 from ftuner.core.winograd import OUTPUTS
 from ftuner.core.winograd import WINDOW as EXTENT
-from ftuner.cost.cpu.product import Covers
 from ftuner.cost.functions import expression_cycles
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.schedules.winograd.cpu_cost import (
     WinogradBlocks,
     WinogradProblem,
-    WinogradUKernels,
     block_bytes,
     winograd_terms,
 )
@@ -47,15 +45,6 @@ class WinogradPlan(NamedTuple):
     estimate: Estimate
 
 
-def ukernels_of(planner: Planner, width: int) -> WinogradUKernels:
-    """The uKernels of a planner's library. `width`: vectors of a full panel."""
-
-    def covers(vectors: int, tail: bool, steps: int) -> Covers:
-        return planner.cover(vectors, tail, steps)[1]
-
-    return WinogradUKernels(planner.library.types, planner.library.lanes, width, covers)
-
-
 def winograd_plan(
     planner: Planner, problem: WinogradProblem, epilogue_cycles: float
 ) -> WinogradPlan:
@@ -71,7 +60,7 @@ def winograd_plan(
     channels = int(weight_bytes / (problem.matrices * nr * size))
     parts = -(-problem.channels // max(channels, LEAST_CHANNELS))
     channels = -(-problem.channels // parts)
-    ukernels = ukernels_of(planner, width)
+    ukernels = planner.ukernels(width)
     machine = Machine(library.hardware, library.isa, problem.workers)
     tile_bytes = block_bytes(problem, 1, nr, size)
     main = ukernels.covers(width, False, problem.channels).main

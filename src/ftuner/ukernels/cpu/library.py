@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Literal, NamedTuple
 
 from ftuner.core.caching import cached_attribute
@@ -209,18 +210,16 @@ class Library:
     ) -> tuple[Family, ...]:
         """Every family that a plan may use for operands of these layouts. `n`: columns of B, if
         known; `width`: vectors of its panels, if it is packed before."""
-        found: dict[Family, None] = {}
-        for a_layout in operands.a_layouts:
-            for b_source in operands.b_sources:
-                for b in self.b_reads(a_layout, b_source):
-                    if b.layout == DOT:
-                        found.update(dict.fromkeys(self._dot_families(n)))
-                    else:
-                        widths = (width,) if width else self.widths
-                        for vectors in widths:
-                            some = self._panel_families(vectors, a_layout, b, n)
-                            found.update(dict.fromkeys(some))
-        return tuple(found)
+        found: list[Family] = []
+        for a_layout, b_source in product(operands.a_layouts, operands.b_sources):
+            for b in self.b_reads(a_layout, b_source):
+                if b.layout == DOT:
+                    counts = [c for c in self.dot_columns if n is None or c <= n]
+                    found += [self.family(count, False, ROW, DOT) for count in counts]
+                else:
+                    for vectors in (width,) if width else self.widths:
+                        found += self._panel_families(vectors, a_layout, b, n)
+        return tuple(dict.fromkeys(found))
 
     def _panel_families(self, vectors: int, a_layout: str, b: BRead, n: int | None) -> list[Family]:
         """That of full panels, and those of what may be left."""
@@ -231,13 +230,6 @@ class Library:
         if n is None or n >= nr:
             found.insert(0, self.family(vectors, False, a_layout, *b))
         return found
-
-    def _dot_families(self, n: int | None) -> list[Family]:
-        return [
-            self.family(columns, False, ROW, DOT)
-            for columns in self.dot_columns
-            if n is None or columns <= n
-        ]
 
 
 def families_of_calls(library: Library) -> tuple[Family, ...]:

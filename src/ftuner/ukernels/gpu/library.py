@@ -12,14 +12,7 @@ from functools import lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
-from ftuner.core.gpu.tile import (
-    ALIGNMENT_BYTES,
-    BlockTile,
-    Loads,
-    Multiply,
-    Order,
-    ProductKernel,
-)
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Loads, Multiply, Order, ProductKernel
 from ftuner.cost.gpu.tile import (
     MULTIPLIES,
     TileCost,

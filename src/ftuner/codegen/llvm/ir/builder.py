@@ -72,6 +72,17 @@ def at(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value | int) -> ir.V
     return builder.gep(pointer, [index], source_etype=I8)
 
 
+def begun(
+    module: ir.Module, kind: ir.FunctionType, symbol: str, internal: bool = False
+) -> tuple[ir.IRBuilder, Sequence[ir.Argument]]:
+    """Add a function to a module: a builder at its begin, and its arguments. `internal`: whether
+    nothing outside of the module calls it."""
+    function = ir.Function(module, kind, symbol)
+    if internal:
+        function.linkage = "internal"
+    return ir.IRBuilder(function.append_basic_block("entry")), function.args
+
+
 def slot_address(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Value:
     """The address of a slot of a record."""
     return at(builder, record, index * SLOT_BYTES)
@@ -89,6 +100,13 @@ def pointer_slot(builder: ir.IRBuilder, record: ir.Value, index: int) -> ir.Valu
 
 def set_slot(builder: ir.IRBuilder, record: ir.Value, index: int, value: ir.Value) -> None:
     builder.store(value, slot_address(builder, record, index))
+
+
+def record_at(
+    builder: ir.IRBuilder, records: ir.Value, index: ir.Value, slots: int = 1
+) -> ir.Value:
+    """The address of one of some records, of `slots` slots each."""
+    return at(builder, records, builder.mul(index, const(slots * SLOT_BYTES)))
 
 
 def minimum(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -109,6 +127,23 @@ def reserve(builder: ir.IRBuilder, kind: ir.Type, align: int = 64) -> ir.Value:
     # llvmlite still gives stack memory a typed pointer, which does not mix with opaque ones.
     memory.type = PTR
     return memory
+
+
+def variable(builder: ir.IRBuilder, value: ir.Value, align: int = SLOT_BYTES) -> ir.Value:
+    """Stack memory, as of `reserve`, that holds a value from here on."""
+    memory = reserve(builder, value.type, align)
+    builder.store(value, memory)
+    return memory
+
+
+def joined(
+    builder: ir.IRBuilder, values: Sequence[ir.Value], blocks: Sequence[ir.Block]
+) -> ir.Value:
+    """The value of the block that control came from."""
+    phi = builder.phi(values[0].type)
+    for value, block in zip(values, blocks, strict=True):
+        phi.add_incoming(value, block)
+    return phi
 
 
 def splat(builder: ir.IRBuilder, scalar: ir.Value, lanes: int) -> ir.Value:

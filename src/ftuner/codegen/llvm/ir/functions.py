@@ -13,8 +13,9 @@ from importlib import import_module
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir import half_precision, vector_arithmetic, vector_math
-from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, I32, scalar_type, splat, type_suffix
+from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
+from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, scalar_type, shuffle, splat, type_suffix
+from ftuner.codegen.llvm.ir.half_precision import ROUNDED, WIDENED, rounded
 from ftuner.core import functions as scalar
 from ftuner.core.dtype import BOOL, HALF_DTYPES, UINT64, DType, converted_through
 from ftuner.core.expr import Apply, Constant, Expr, Operand, composition, flatten
@@ -37,33 +38,20 @@ def memory_type(dtype: DType) -> ir.Type:
 def from_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     if dtype == BOOL:
         return builder.icmp_unsigned("!=", value, zero(value.type))
-    return (
-        half_precision.WIDENED[dtype](builder, value) if dtype in half_precision.WIDENED else value
-    )
+    return WIDENED[dtype](builder, value) if dtype in WIDENED else value
 
 
 def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     if dtype == BOOL:
         return builder.zext(value, like(value.type, ir.IntType(8)))
-    return (
-        half_precision.ROUNDED[dtype](builder, value) if dtype in half_precision.ROUNDED else value
-    )
+    return ROUNDED[dtype](builder, value) if dtype in ROUNDED else value
 
 
-def like(shape: ir.Type, element: ir.Type) -> ir.Type:
-    """A vector of `element` as long as `shape`, or `element` if that is a scalar."""
-    return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
+like, number = vector_arithmetic.like, vector_arithmetic.splat
 
 
 def zero(type_: ir.Type) -> ir.Constant:
     return number(type_, 0)
-
-
-def number(type_: ir.Type, value: float) -> ir.Constant:
-    """`value` in every lane."""
-    if isinstance(type_, ir.VectorType):
-        return ir.Constant(type_, [ir.Constant(type_.element, value)] * type_.count)
-    return ir.Constant(type_, value)
 
 
 def lanes_of(value: ir.Value) -> int:
@@ -110,7 +98,7 @@ def _float_to_integer(builder: ir.IRBuilder, x: ir.Value, target: DType) -> ir.V
     if target == UINT64:
         above = builder.fcmp_ordered(">=", x, limit)
         x = builder.select(above, builder.fsub(x, limit), x)
-    inside = builder.fcmp_ordered("<", _call(builder, "llvm.fabs", [x], x.type), limit)
+    inside = builder.fcmp_ordered("<", vector_arithmetic.intrinsic(builder, "fabs", x), limit)
     least = number(x.type, -(2.0 ** (through.bits - 1)))
     whole = builder.fptosi(builder.select(inside, x, least), wide)
     if target == UINT64:
@@ -181,7 +169,7 @@ def _float(
     if name in VECTOR_MATH:
         return VECTOR_MATH[name](builder, *arguments, fused=fused)
     if name in _INTRINSICS:
-        return _call(builder, f"llvm.{_INTRINSICS[name]}", arguments, x.type)
+        return vector_arithmetic.intrinsic(builder, _INTRINSICS[name], *arguments)
     if name in _FLOAT_INSTRUCTIONS:
         instruction: Callable[..., ir.Value] = getattr(builder, _FLOAT_INSTRUCTIONS[name])
         return instruction(*arguments)
@@ -202,14 +190,14 @@ def _float(
         return emitter(builder, *arguments, fused=fused)
     if name in ROUNDINGS:
         # Every instruction set with fused multiply-adds converts float16.
-        return half_precision.rounded(builder, ROUNDINGS[name], x, converts=fused)
+        return rounded(builder, ROUNDINGS[name], x, converts=fused)
     if name == "isnan":
         return builder.fcmp_unordered("uno", x, x)
     if name == "isinf":
-        magnitude = _call(builder, "llvm.fabs", [x], x.type)
+        magnitude = vector_arithmetic.intrinsic(builder, "fabs", x)
         return builder.fcmp_ordered("==", magnitude, number(x.type, float("inf")))
     if name == "sign":
-        one = _call(builder, "llvm.copysign", [number(x.type, 1.0), x], x.type)
+        one = vector_arithmetic.intrinsic(builder, "copysign", number(x.type, 1.0), x)
         return builder.select(builder.fcmp_unordered("ueq", x, zero(x.type)), x, one)
     assert name in ("maximum", "minimum"), name
     return extremum(builder, "<" if name == "maximum" else ">", *arguments)
@@ -317,18 +305,6 @@ def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool
     return result
 
 
-def _call(
-    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
-    overloads: Sequence[ir.Type] = (),
-) -> ir.Value:  # fmt: skip
-    symbol = ".".join([name, *map(type_suffix, overloads or [arguments[0].type])])
-    function = builder.module.globals.get(symbol)
-    if function is None:
-        kind = ir.FunctionType(result, [a.type for a in arguments])
-        function = ir.Function(builder.module, kind, symbol)
-    return builder.call(function, arguments)
-
-
 def combine(builder: ir.IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: DType) -> ir.Value:
     """One step of a reduction."""
     name = {"sum": "add", "product": "multiply"}.get(kind, kind)
@@ -355,12 +331,6 @@ def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
 
 def halves(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """The first and the second half of the lanes of a vector."""
-    half = lanes_of(x) // 2
-    undefined = ir.Constant(x.type, ir.Undefined)
-    first, second = (
-        builder.shuffle_vector(
-            x, undefined, ir.Constant(ir.VectorType(I32, half), list(range(b, b + half)))
-        )
-        for b in (0, half)
-    )
+    half, undefined = lanes_of(x) // 2, ir.Constant(x.type, ir.Undefined)
+    first, second = (shuffle(builder, x, undefined, range(b, b + half)) for b in (0, half))
     return first, second

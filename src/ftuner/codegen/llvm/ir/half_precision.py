@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.vector_arithmetic import splat
+from ftuner.codegen.llvm.ir.vector_arithmetic import like, splat
 from ftuner.core.dtype import BFLOAT16, FLOAT16, DType
 
 _SIGN = 0x8000
@@ -29,18 +29,14 @@ _HALF = 0x3F000000
 """0.5 as float32, whose last bit counts units of the smallest float16."""
 
 
-def _like(x: ir.Type, element: ir.Type) -> ir.Type:
-    return ir.VectorType(element, x.count) if isinstance(x, ir.VectorType) else element
-
-
 def _of(x: ir.Type, bits: int) -> ir.Type:
-    return _like(x, ir.IntType(bits))
+    return like(x, ir.IntType(bits))
 
 
 def _from_bfloat16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
     wide = _of(words.type, 32)
     bits = builder.shl(builder.zext(words, wide), splat(wide, 16))
-    return builder.bitcast(bits, _like(wide, ir.FloatType()))
+    return builder.bitcast(bits, like(wide, ir.FloatType()))
 
 
 def _to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -57,7 +53,7 @@ def _to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 def _from_float16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
     wide = _of(words.type, 32)
-    single = _like(wide, ir.FloatType())
+    single = like(wide, ir.FloatType())
     bits = builder.zext(words, wide)
     sign = builder.shl(builder.and_(bits, splat(wide, _SIGN)), splat(wide, 16))
     field = builder.shl(builder.and_(bits, splat(wide, _SIGN - 1)), splat(wide, _SHIFT))
@@ -72,7 +68,7 @@ def _from_float16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
 def _to_float16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Rounded to nearest, ties to even. NaN stays NaN."""
     wide = _of(x.type, 32)
-    single = _like(wide, ir.FloatType())
+    single = like(wide, ir.FloatType())
     bits = builder.bitcast(x, wide)
     sign = builder.lshr(bits, splat(wide, 16))
     sign = builder.and_(sign, splat(wide, _SIGN))
@@ -104,10 +100,10 @@ ROUNDED: Mapping[DType, Conversion] = {BFLOAT16: _to_bfloat16, FLOAT16: _to_floa
 def rounded(builder: ir.IRBuilder, dtype: DType, x: ir.Value, converts: bool) -> ir.Value:
     """Floats rounded to a half-precision dtype, in their own type. `converts`: whether the target
     has instructions for float16."""
-    single = _like(x.type, ir.FloatType())
+    single = like(x.type, ir.FloatType())
     narrow = x if x.type == single else builder.fptrunc(x, single)
     if dtype == FLOAT16 and converts:
-        half = builder.fptrunc(narrow, _like(x.type, ir.HalfType()))
+        half = builder.fptrunc(narrow, like(x.type, ir.HalfType()))
         return builder.fpext(half, x.type)
     found = WIDENED[dtype](builder, ROUNDED[dtype](builder, narrow))
     return found if x.type == single else builder.fpext(found, x.type)

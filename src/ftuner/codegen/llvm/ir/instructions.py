@@ -30,10 +30,6 @@ Emitter = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
 are vectors; of floats they may be scalars."""
 
 
-def _separate(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
-    return builder.fadd(builder.fmul(a, b), sums)
-
-
 def _fused(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(a.type)}", a.type, [a.type] * 3)
     return builder.call(fma, [a, b, sums])
@@ -84,7 +80,8 @@ def to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 
 EMITTERS: dict[str, Emitter] = {
-    "separate": _separate, "fused": _fused, "of_bytes": _of_bytes,
+    "separate": lambda builder, a, b, sums: builder.fadd(builder.fmul(a, b), sums),
+    "fused": _fused, "of_bytes": _of_bytes,
     "of_bfloat16": _of_bfloat16(lambda n: f"llvm.x86.avx512bf16.dpbf16ps.{32 * n}"),
 }  # fmt: skip
 ARM_EMITTERS: Mapping[str, Emitter] = EMITTERS | {

@@ -15,11 +15,13 @@ from ftuner.codegen.llvm.ir.builder import (
     const,
     intrinsic,
     minimum,
+    scalar_type,
     shuffle,
     splat,
     type_suffix,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
+from ftuner.core.dtype import DType
 
 LEAST_ALIGNED = 8
 """Vectors of a row from which stores are aligned. Derived: that may take one vector more, an
@@ -123,6 +125,46 @@ def load_lanes(
     function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
     zero = ir.Constant(vector, None)
     return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
+
+
+Range = tuple[ir.Value, ir.Value]
+"""Elements from a first one up to an end."""
+
+
+class VectorRows:
+    """Loads and stores vectors of rows of elements."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: DType, lanes: int) -> None:
+        self.builder, self.dtype, self.lanes = builder, dtype, lanes
+        self.vector = ir.VectorType(scalar_type(dtype), lanes)
+
+    def along(self, bounds: Range, body: Callable[[ir.Value, ir.Value | None], None]) -> None:
+        """`body(offset, mask)` for each vector of some elements of a row: the bytes to it, and a
+        mask for the last one."""
+        builder = self.builder
+
+        def vector(base: ir.Value, left: ir.Value | None) -> None:
+            offset = builder.mul(base, const(self.dtype.itemsize))
+            body(offset, mask_of(builder, left, self.lanes))
+
+        by_vectors(builder, *bounds, self.lanes, vector)
+
+    def load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
+        return load_lanes(self.builder, place, self.vector, self.dtype.itemsize, mask)
+
+    def store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
+        store_lanes(self.builder, value, place, self.dtype.itemsize, mask)
+
+    def copy(self, bounds: Range, source: ir.Value, target: ir.Value) -> None:
+        def copied(offset: ir.Value, mask: ir.Value | None) -> None:
+            value = self.load(at(self.builder, source, offset), mask)
+            self.store(value, at(self.builder, target, offset), mask)
+
+        self.along(bounds, copied)
+
+    def clear(self, bounds: Range, target: ir.Value) -> None:
+        builder, zero = self.builder, ir.Constant(self.vector, None)
+        self.along(bounds, lambda offset, mask: self.store(zero, at(builder, target, offset), mask))
 
 
 def load_apart(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const, scalar_type
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, begun, const, scalar_type
 from ftuner.core.dtype import DType
 
 
@@ -86,6 +86,19 @@ def carried_loop(
     return result if some else carried
 
 
+@contextmanager
+def while_holds(builder: ir.IRBuilder, condition: Callable[[], ir.Value]) -> Iterator[None]:
+    """Emit a loop, which begins with its condition."""
+    head, body, done = (builder.append_basic_block(f"while.{x}") for x in ("head", "body", "done"))
+    builder.branch(head)
+    builder.position_at_end(head)
+    builder.cbranch(condition(), body, done)
+    builder.position_at_end(body)
+    yield
+    builder.branch(head)
+    builder.position_at_end(done)
+
+
 def partition_bounds(
     builder: ir.IRBuilder, extent: ir.Value | int, parts: ir.Value | int, worker: ir.Value | int
 ) -> tuple[ir.Value, ir.Value]:
@@ -131,12 +144,11 @@ def _copy_function(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
     found = module.globals.get(name)
     if found is not None:
         return found
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, PTR, I64, I64, I64]), name)
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    source, source_stride, target, target_stride, rows, columns = function.args
+    kind = ir.FunctionType(VOID, [PTR, I64, PTR, I64, I64, I64])
+    builder, (*both, rows, columns) = begun(module, kind, name, internal=True)
+    builder.function.attributes.add("noinline")
+    source, source_stride, target, target_stride = both
     element = scalar_type(dtype)
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     whole = builder.udiv(columns, const(lanes))
     with counted_loop(builder, const(0), rows) as row:
         from_row = at(builder, source, builder.mul(row, source_stride))
@@ -159,7 +171,7 @@ def _copy_function(module: ir.Module, dtype: DType, lanes: int) -> ir.Function:
             offset = builder.add(offset, builder.mul(bit, const(dtype.itemsize)))
             part //= 2
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _move(

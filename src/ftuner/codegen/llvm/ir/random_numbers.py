@@ -13,8 +13,8 @@ from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
 from ftuner.codegen.llvm.ir import vector_math
-from ftuner.codegen.llvm.ir.builder import I32, scalar_type, type_suffix
-from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, splat
+from ftuner.codegen.llvm.ir.builder import I32, begun, scalar_type, type_suffix
+from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, like, splat
 from ftuner.core.dtype import DType
 from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 
@@ -33,13 +33,8 @@ def normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType
     def emit(inner: ir.IRBuilder, bits: ir.Value, others: ir.Value) -> ir.Value:
         return _normal(inner, bits, others, dtype)
 
-    result = _lanes_of(bits.type, scalar_type(dtype))
+    result = like(bits.type, scalar_type(dtype))
     return _called(builder, f"normal_{dtype}", [bits, others], result, emit)
-
-
-def _lanes_of(type_: ir.Type, element: ir.Type) -> ir.Type:
-    vector = isinstance(type_, ir.VectorType)
-    return ir.VectorType(element, type_.count) if vector else element
 
 
 def _called(
@@ -51,10 +46,9 @@ def _called(
     function = builder.module.globals.get(symbol)
     if function is None:
         signature = ir.FunctionType(result, [a.type for a in arguments])
-        function = ir.Function(builder.module, signature, symbol)
-        function.linkage = "internal"
-        inner = ir.IRBuilder(function.append_basic_block("entry"))
-        inner.ret(emit(inner, *function.args))
+        inner, given = begun(builder.module, signature, symbol, internal=True)
+        inner.ret(emit(inner, *given))
+        function = inner.function
     return builder.call(function, arguments)
 
 
@@ -88,12 +82,12 @@ def _philox(builder: ir.IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value
 
 
 def _normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
-    type_ = _lanes_of(bits.type, scalar_type(dtype))
+    type_ = like(bits.type, scalar_type(dtype))
     body = Body(builder, type_, _FORMATS[dtype.name], fused=False)
     width = RADIUS_BITS[dtype.name]
     upper = builder.lshr(bits, splat(bits.type, 64 - width))
     if dtype.bits == 32:
-        integers = _lanes_of(bits.type, I32)
+        integers = like(bits.type, I32)
         upper, others = builder.trunc(upper, integers), builder.trunc(others, integers)
     u = builder.fadd(builder.sitofp(upper, type_), body.number(0.5))
     u = builder.fmul(u, body.number(2.0**-width))

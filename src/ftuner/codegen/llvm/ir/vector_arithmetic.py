@@ -17,7 +17,8 @@ from typing import Protocol
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
-from ftuner.codegen.llvm.ir.builder import type_suffix
+from ftuner.codegen.llvm.ir.builder import begun, type_suffix
+from ftuner.codegen.llvm.ir.builder import intrinsic as declared
 
 
 def splat(type_: ir.Type, value: float) -> ir.Constant:
@@ -27,16 +28,16 @@ def splat(type_: ir.Type, value: float) -> ir.Constant:
     return ir.Constant(type_, value)
 
 
+def like(shape: ir.Type, element: ir.Type) -> ir.Type:
+    """A vector of `element` as long as `shape`, or `element` if that is a scalar."""
+    return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
+
+
 def intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
     type_ = arguments[0].type
-    symbol = f"llvm.{name}.{type_suffix(type_)}"
-    module = builder.module
-    function = module.globals.get(symbol)
-    if function is None:
-        signature = ir.FunctionType(type_, [type_] * len(arguments))
-        function = ir.Function(module, signature, symbol)
-    return builder.call(function, arguments)
+    symbol, kinds = f"llvm.{name}.{type_suffix(type_)}", [type_] * len(arguments)
+    return builder.call(declared(builder.module, symbol, type_, kinds), arguments)
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class Body:
 
     @property
     def integers(self) -> ir.Type:
-        scalar, vector = ir.IntType(self.format.bits), isinstance(self.type, ir.VectorType)
-        return ir.VectorType(scalar, self.type.count) if vector else scalar
+        return like(self.type, ir.IntType(self.format.bits))
 
     def lift(self, least: float) -> int:
         """The exponent by which powers of e are lifted while they are factors: e**`least`, below
@@ -62,10 +62,7 @@ class Body:
     @property
     def widened(self) -> Body:
         """The same lanes of float64."""
-        type_ = ir.DoubleType()
-        if isinstance(self.type, ir.VectorType):
-            type_ = ir.VectorType(type_, self.type.count)
-        return Body(self.builder, type_, FLOAT64, self.fused)
+        return Body(self.builder, like(self.type, ir.DoubleType()), FLOAT64, self.fused)
 
     def number(self, value: float) -> ir.Constant:
         return splat(self.type, value)
@@ -149,14 +146,13 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
         function = builder.module.globals.get(symbol)
         if function is None:
             signature = ir.FunctionType(type_, [type_] * len(arguments))
-            function = ir.Function(builder.module, signature, symbol)
-            function.linkage = "internal"
+            inner, given = begun(builder.module, signature, symbol, internal=True)
+            function = inner.function
             if rare:
                 function.attributes.add("cold")
                 function.attributes.add("noinline")
-            inner = ir.IRBuilder(function.append_basic_block("entry"))
             constants = _FORMATS[type_suffix(type_)[-3:]]
-            inner.ret(emit_body(Body(inner, type_, constants, fused), *function.args))
+            inner.ret(emit_body(Body(inner, type_, constants, fused), *given))
         return builder.call(function, arguments)
 
     call.__name__, call.__doc__ = name, emit_body.__doc__

@@ -27,7 +27,7 @@ import math
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
-from ftuner.codegen.llvm.ir.builder import any_lane
+from ftuner.codegen.llvm.ir.builder import any_lane, joined
 from ftuner.codegen.llvm.ir.vector_arithmetic import (
     Body,
     VectorFunction,
@@ -42,11 +42,6 @@ from ftuner.codegen.llvm.ir.vector_arithmetic import (
 )
 
 
-def _exp_in_range(body: Body, x: ir.Value) -> ir.Value:
-    n, expm1 = reduce(body, x)
-    return scale(body, body.builder.fadd(expm1, body.number(1.0)), n)
-
-
 @shared
 def exp(body: Body, x: ir.Value) -> ir.Value:
     """e**x."""
@@ -55,7 +50,9 @@ def exp(body: Body, x: ir.Value) -> ir.Value:
     # cycles: most scores of a padded sentence are of that kind.
     vanishes = builder.fcmp_ordered("<", x, body.number(body.format.exp_low))
     argument = builder.select(vanishes, zero, body.at_most(x, body.format.exp_high))
-    return builder.select(vanishes, zero, _exp_in_range(body, argument))
+    n, expm1 = reduce(body, argument)
+    power = scale(body, builder.fadd(expm1, body.number(1.0)), n)
+    return builder.select(vanishes, zero, power)
 
 
 @shared
@@ -307,11 +304,6 @@ def _less_square(body: Body, y: ir.Value, a: ir.Value, weight: float = 1.0) -> i
     return builder.fsub(builder.fsub(y, builder.fmul(head, weighted(head))), rest)
 
 
-def _erf_near_zero(body: Body, x: ir.Value) -> ir.Value:
-    series = body.polynomial(body.builder.fmul(x, x), body.format.erf_table)
-    return body.madd(x, series, x)
-
-
 def _erfc_tail(body: Body, magnitude: ir.Value, high: float) -> ir.Value:
     """erfc of `magnitude` >= 0, at most `high`, as exp(-a^2) erfcx(a).
 
@@ -345,7 +337,8 @@ def erf(body: Body, x: ir.Value) -> ir.Value:
     tail = _erfc_tail(body, magnitude, body.format.erfc_high / 2)
     tail = builder.fsub(body.number(1.0), tail)
     tail = intrinsic(builder, "copysign", tail, x)
-    return body.where("<", magnitude, ERF_SMALL, _erf_near_zero(body, x), tail)
+    series = body.polynomial(builder.fmul(x, x), body.format.erf_table)
+    return body.where("<", magnitude, ERF_SMALL, body.madd(x, series, x), tail)
 
 
 @shared
@@ -399,10 +392,7 @@ def _unless_far(body: Body, x: ir.Value, near: ir.Value, far_function: VectorFun
     with builder.if_then(any_lane(builder, far), likely=False):
         replaced = builder.select(far, far_function(builder, x, fused=body.fused), near)
         beyond = builder.block
-    result = builder.phi(x.type)
-    result.add_incoming(near, before)
-    result.add_incoming(replaced, beyond)
-    return result
+    return joined(builder, (near, replaced), (before, beyond))
 
 
 def _far_sine(name: str) -> VectorFunction:

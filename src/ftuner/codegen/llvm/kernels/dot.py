@@ -17,6 +17,7 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     add_chains,
     at,
+    begun,
     const,
     quarter_lanes,
     scalar_type,
@@ -39,11 +40,9 @@ Sums = list[ir.Value]
 
 def emit_dot(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> ir.Function:
     """Add the function of a dot uKernel to a module."""
-    function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
-    context, a, b, c, _, _, k, tiles = function.args
+    builder, (context, a, b, c, _, _, k, tiles) = begun(module, KERNEL_TYPE, kernel.symbol)
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     assert kernel.types == product_types(kernel.types.c), "dot tiles are of one dtype"
     size = kernel.types.c.itemsize
     a_stride = slot(builder, context, Context.A_STRIDE)
@@ -68,7 +67,7 @@ def emit_dot(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> ir.Func
             with replace:
                 _store(builder, kernel, totals, places, accumulates=False)
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _store(

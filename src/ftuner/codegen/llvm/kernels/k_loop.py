@@ -23,6 +23,7 @@ from ftuner.codegen.llvm.ir.builder import (
     at,
     const,
     in_order,
+    joined,
     maximum,
     opaque,
     pointer_slot,
@@ -173,7 +174,7 @@ class KLoop:
                 with has:
                     ends.append((*self._in_turn(values, k, streams, asked=False), builder.block))
             (left, *values) = (
-                self._either(both, [block for *_, block in ends])
+                joined(builder, both, [block for *_, block in ends])
                 for both in zip(*([first, *rest] for first, rest, _ in ends), strict=True)
             )
         end = 2 + self._size_of_set
@@ -183,7 +184,7 @@ class KLoop:
             rest = self._rounds(left, values[:end], 1, asked=False, some=True)
             inside = builder.block
         both = zip(values[:end], rest, strict=True)
-        values[:end] = [self._either(pair, [before, inside]) for pair in both]
+        values[:end] = [joined(builder, pair, [before, inside]) for pair in both]
         return self._added(values[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
@@ -214,13 +215,6 @@ class KLoop:
             return [next_b, *here[2:]]
 
         return carried_loop(builder, builder.udiv(k, window.run), values[1:], element)[1:]
-
-    def _either(self, values: Sequence[ir.Value], blocks: Sequence[ir.Block]) -> ir.Value:
-        """The value of the block that control came from."""
-        phi = self._builder.phi(values[0].type)
-        for value, block in zip(values, blocks, strict=True):
-            phi.add_incoming(value, block)
-        return phi
 
     def _in_turn(
         self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[Stream], asked: bool

@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import const, scalar_type
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, begun, const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape, emitter_of
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
@@ -38,8 +38,6 @@ subnormal."""
 _READ_VECTORS = 8
 READ_BYTES = 512
 """What `read` reads a multiple of: its vectors, at the widest."""
-_I64 = ir.IntType(64)
-_PTR = ir.PointerType()
 
 
 class Microbenchmarks:
@@ -104,13 +102,11 @@ def _chains(isa: InstructionSet) -> int:
 
 
 def _begin(module: ir.Module, name: str) -> tuple[ir.IRBuilder, Sequence[ir.Value]]:
-    signature = ir.FunctionType(ir.VoidType(), [_PTR, _I64, _I64, _PTR])
-    function = ir.Function(module, signature, name)
-    return ir.IRBuilder(function.append_basic_block("entry")), function.args
+    return begun(module, ir.FunctionType(VOID, [PTR, I64, I64, PTR]), name)
 
 
 def _element(builder: ir.IRBuilder, base: ir.Value, kind: ir.Type, index: int) -> ir.Value:
-    return builder.gep(base, [ir.Constant(_I64, index)], source_etype=kind)
+    return builder.gep(base, [ir.Constant(I64, index)], source_etype=kind)
 
 
 def _variables(builder: ir.IRBuilder, kind: ir.Type, count: int) -> list[ir.Value]:
@@ -133,14 +129,14 @@ def _finish(
 def _emit_clock(module: ir.Module) -> None:
     """A chain of adds and xors, their operands from memory so that it cannot be shortened."""
     builder, (data, _, repeats, sink) = _begin(module, "clock")
-    x, y = (builder.load(_element(builder, data, _I64, i), typ=_I64) for i in range(2))
-    variables = _variables(builder, _I64, 1)
+    x, y = (builder.load(_element(builder, data, I64, i), typ=I64) for i in range(2))
+    variables = _variables(builder, I64, 1)
     with counted_loop(builder, 0, repeats):
-        value = builder.load(variables[0], typ=_I64)
+        value = builder.load(variables[0], typ=I64)
         for _ in range(CHAIN_STEPS // 2):
             value = builder.xor(builder.add(value, x), y)
         builder.store(value, variables[0])
-    _finish(builder, sink, _I64, variables)
+    _finish(builder, sink, I64, variables)
 
 
 def _emit_multiply_add(
@@ -178,7 +174,7 @@ def _emit_tiles(module: ir.Module, unit: MatrixUnit, row: MultiplyAdd) -> None:
     shape = TileShape(const(unit.rows), const(unit.steps * row.a.itemsize))
     tiles.configure(dict.fromkeys(range(TILES + 2), shape))
     for tile in (of_a, of_b):
-        tiles.load(tile, data, ir.Constant(_I64, 0))
+        tiles.load(tile, data, ir.Constant(I64, 0))
     for tile in range(TILES):
         tiles.zero(tile)
     with counted_loop(builder, 0, repeats):
@@ -192,13 +188,13 @@ def _emit_tiles(module: ir.Module, unit: MatrixUnit, row: MultiplyAdd) -> None:
 def _emit_read(module: ir.Module, isa: InstructionSet) -> None:
     """Read the data `repeats` times, whole vectors, xor-ing them into accumulators."""
     builder, (data, size, repeats, sink) = _begin(module, "read")
-    kind = ir.VectorType(_I64, isa.vector_bytes // 8)
+    kind = ir.VectorType(I64, isa.vector_bytes // 8)
     variables = _variables(builder, kind, _READ_VECTORS)
     with (
         counted_loop(builder, 0, repeats),
         counted_loop(builder, 0, size, _READ_VECTORS * isa.vector_bytes) as offset,
     ):
-        base = builder.gep(data, [offset], source_etype=ir.IntType(8))
+        base = at(builder, data, offset)
         for i, variable in enumerate(variables):
             address = _element(builder, base, kind, i)
             value = builder.load(address, align=isa.vector_bytes, typ=kind)

@@ -11,7 +11,7 @@ after the panel is overwritten: targets leave that room, and panels are packed i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ir
 
@@ -23,67 +23,56 @@ from ftuner.codegen.llvm.ir.builder import (
     QUARTER_BYTES,
     VOID,
     at,
+    begun,
     const,
     intrinsic,
     quarter_lanes,
-    reserve,
     scalar_type,
     shuffle,
     transpose,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
-from ftuner.codegen.llvm.native.symbols import pack_symbol
+from ftuner.codegen.llvm.native.symbols import driver_symbol
 from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
 _Places = tuple[list[ir.Value], list[ir.Value]]
 """Where columns begin that are transposed together, and how far the next block of k steps is."""
 
+_Given = Sequence[ir.Value]
+"""The arguments of the function."""
+
 PACK_TYPE = ir.FunctionType(VOID, [PTR, I64, I64, PTR, I64, I64, I64])
 
 
 def emit_pack(module: ir.Module, dtype: DType, lanes: int, tuning: NativeTuning) -> ir.Function:
     """Add the packing function of an element type to a module."""
-    function = ir.Function(module, PACK_TYPE, pack_symbol(dtype))
-    source, k_stride, column_stride, target, k, width, padded = function.args
+    builder, given = begun(module, PACK_TYPE, driver_symbol("pack", dtype))
+    source, k_stride, column_stride, target, k, *_ = given
     source.add_attribute("noalias")
     target.add_attribute("noalias")
     size = dtype.itemsize
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    vector = ir.VectorType(scalar_type(dtype), lanes)
-    zeros = reserve(builder, vector)
-    builder.store(ir.Constant(vector, None), zeros)
+    zeros = variable(builder, ir.Constant(ir.VectorType(scalar_type(dtype), lanes), None), 64)
     contiguous = builder.icmp_signed("==", column_stride, const(size))
     with builder.if_else(contiguous) as (copy, gather):
         with copy:
-            _copy_contiguous(builder, dtype, lanes, source, k_stride, target, k, width, padded,
-                             tuning.pack_unrolled_vectors)  # fmt: skip
+            _copy_contiguous(builder, dtype, lanes, given, tuning.pack_unrolled_vectors)
         with gather:
             transposable = builder.icmp_signed("==", k_stride, const(size))
             steps = const(quarter_lanes(dtype))
             blocks = builder.select(transposable, builder.sdiv(k, steps), const(0))
-            _transpose_blocks(builder, dtype, lanes, zeros, source, column_stride, target, blocks,
-                              width, padded)  # fmt: skip
-            done = builder.mul(blocks, steps)
-            _copy_elements(builder, dtype, source, k_stride, column_stride, target, done, k, width,
-                           padded)  # fmt: skip
+            _transpose_blocks(builder, dtype, lanes, given, zeros, blocks)
+            _copy_elements(builder, dtype, given, builder.mul(blocks, steps))
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _copy_contiguous(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    lanes: int,
-    source: ir.Value,
-    k_stride: ir.Value,
-    target: ir.Value,
-    k: ir.Value,
-    width: ir.Value,
-    padded: ir.Value,
-    unrolled_vectors: int,
+    builder: ir.IRBuilder, dtype: DType, lanes: int, given: _Given, unrolled_vectors: int
 ) -> None:
     """Columns that are neighbours: whole vectors for the common widths, pieces for the others."""
+    source, k_stride, _, target, k, width, padded = given
     size = dtype.itemsize
     vector = ir.VectorType(scalar_type(dtype), lanes)
     done = builder.append_basic_block("copy.done")
@@ -113,21 +102,11 @@ def _fill_zero(builder: ir.IRBuilder, target: ir.Value, size: ir.Value) -> None:
     builder.call(memset, [target, ir.Constant(I8, 0), size, ir.Constant(I1, 0)])
 
 
-def _copy_elements(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    source: ir.Value,
-    k_stride: ir.Value,
-    column_stride: ir.Value,
-    target: ir.Value,
-    begin: ir.Value,
-    end: ir.Value,
-    width: ir.Value,
-    padded: ir.Value,
-) -> None:
-    """Steps `begin` to `end`, one element after the other."""
+def _copy_elements(builder: ir.IRBuilder, dtype: DType, given: _Given, begin: ir.Value) -> None:
+    """The steps from `begin` on, one element after the other."""
+    source, k_stride, column_stride, target, k, width, padded = given
     element, size = scalar_type(dtype), dtype.itemsize
-    with counted_loop(builder, begin, end) as step:
+    with counted_loop(builder, begin, k) as step:
         from_step = at(builder, source, builder.mul(step, k_stride))
         to_step = at(builder, target, builder.mul(builder.mul(step, padded), const(size)))
         with counted_loop(builder, const(0), width) as j:
@@ -140,22 +119,15 @@ def _copy_elements(
 
 
 def _transpose_blocks(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    lanes: int,
-    zeros: ir.Value,
-    source: ir.Value,
-    column_stride: ir.Value,
-    target: ir.Value,
+    builder: ir.IRBuilder, dtype: DType, lanes: int, given: _Given, zeros: ir.Value,
     blocks: ir.Value,
-    width: ir.Value,
-    padded: ir.Value,
-) -> None:
+) -> None:  # fmt: skip
     """The first `blocks` times as many steps of k as a quarter vector of 16 bytes holds.
 
     Columns go from right to left: zeros, then quarters of a vector, then whole vectors. What is
     written after the end of the row is overwritten by what comes first in the next row.
     """
+    source, _, column_stride, target, _, width, padded = given
     steps, size = quarter_lanes(dtype), dtype.itemsize
     whole = builder.sdiv(width, const(lanes))
     row_bytes = builder.mul(padded, const(size))

@@ -24,8 +24,10 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     call_address,
     const,
+    joined,
     pointer_slot,
     reserve,
     scalar_type,
@@ -62,15 +64,13 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     """Add the function of a uKernel to a module. Where the ISA loads and stores under a mask, tails
     need no scratch tile."""
     isa = options.isa
-    function = ir.Function(module, KERNEL_TYPE, kernel.symbol)
-    context, a, b, c, row, column, k, tiles = function.args
-    for argument, name in zip(
-        function.args, ("context", "a", "b", "c", "row", "column", "k", "tiles"), strict=True
-    ):
+    builder, given = begun(module, KERNEL_TYPE, kernel.symbol)
+    context, a, b, c, row, column, k, tiles = given
+    names = ("context", "a", "b", "c", "row", "column", "k", "tiles")
+    for argument, name in zip(given, names, strict=True):
         argument.name = name
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     steps, of_levels = kernel.types.steps, kernel.types.a.kind == "block" and kernel.types.widens
     if steps > 1 and not of_levels:
         kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, const(steps))
@@ -128,7 +128,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     if matrix is not None:
         matrix.release()
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def finish_stored(
@@ -364,13 +364,7 @@ def _if(
     with builder.if_then(condition):
         changed = then()
         inside = builder.block
-    merged = []
-    for row_before, row_changed in zip(otherwise, changed, strict=True):
-        row = []
-        for old, new in zip(row_before, row_changed, strict=True):
-            phi = builder.phi(old.type)
-            phi.add_incoming(old, before)
-            phi.add_incoming(new, inside)
-            row.append(phi)
-        merged.append(row)
-    return merged
+    return [
+        [joined(builder, both, (before, inside)) for both in zip(*rows, strict=True)]
+        for rows in zip(otherwise, changed, strict=True)
+    ]

@@ -17,6 +17,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import (
     I64,
     at,
+    begun,
     const,
     pointer_slot,
     reserve,
@@ -26,11 +27,11 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.product import finish_stored, finish_tile
-from ftuner.codegen.llvm.native.driver import REDUCE_TYPE
+from ftuner.codegen.llvm.native.driver import REDUCE_TYPE, take_operands
 from ftuner.codegen.llvm.native.records import Call, Context, Plan
 from ftuner.codegen.llvm.native.symbols import reduce_symbol
 from ftuner.core.cpu.common_epilogue import has_shared_code
-from ftuner.core.cpu.tile import MAX_OPERANDS, RegisterTile, UKernel
+from ftuner.core.cpu.tile import RegisterTile, UKernel
 
 
 def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
@@ -38,22 +39,16 @@ def emit(module: ir.Module, like: UKernel, fused: bool) -> None:
     # Parts of k are never of a product that rounds sums to levels: those are whole.
     of_floats = replace(like.types, c=like.types.finished)
     kernel = replace(like, tile=RegisterTile(1, 1, 1), tail=True, types=of_floats)
-    function = ir.Function(module, REDUCE_TYPE, reduce_symbol(like))
-    call, first_row, last_row = function.args
+    builder, (call, first_row, last_row) = begun(module, REDUCE_TYPE, reduce_symbol(like))
     dtype = kernel.types.c
     size = dtype.itemsize
     vector = ir.VectorType(scalar_type(dtype), kernel.lanes)
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
     scratch, total = reserve(builder, vector), reserve(builder, vector)
     set_slot(builder, context, Context.ACCUMULATE, slot(builder, plan, Plan.ACCUMULATE))
     set_slot(builder, context, Context.FINISH, slot(builder, plan, Plan.FINISH))
-    for i in range(MAX_OPERANDS):
-        address = slot(builder, call, Call.OPERANDS + i)
-        set_slot(builder, context, Context.OPERANDS + 2 * i, address)
-        stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)
-        set_slot(builder, context, Context.OPERANDS + 2 * i + 1, stride)
+    take_operands(builder, call, plan, context)
     parts, n = slot(builder, plan, Plan.PARTS), slot(builder, plan, Plan.N)
     part_bytes = slot(builder, plan, Plan.PARTIAL_BYTES)
     workspace = pointer_slot(builder, call, Call.WORKSPACE)

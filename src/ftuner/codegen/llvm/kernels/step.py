@@ -23,10 +23,12 @@ from ftuner.codegen.llvm.ir.builder import (
     intrinsic,
     maximum,
     pointer_slot,
+    record_at,
     reserve,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.functions import lanes_of, widened
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
@@ -78,10 +80,9 @@ def emit_panel(
     that are stored (`VALID_COLUMNS`). `place`: the first row and column, for the
     operands of the epilogue."""
     first_row, column = place
-    done = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), done)
+    done = variable(builder, const(0))
     with counted_loop(builder, 0, MAX_SEGMENTS) as i:
-        record = at(builder, cover, builder.mul(i, const(Segment.SIZE * SLOT_BYTES)))
+        record = record_at(builder, cover, i, Segment.SIZE)
         tiles, mr = slot(builder, record, Segment.TILES), slot(builder, record, Segment.MR)
         with builder.if_then(builder.icmp_signed(">", tiles, const(0))):
             row = builder.load(done, typ=I64)

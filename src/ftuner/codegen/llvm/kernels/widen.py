@@ -20,10 +20,11 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     const,
     intrinsic,
-    reserve,
     scalar_type,
+    variable,
 )
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
 from ftuner.codegen.llvm.ir.loops import counted_loop
@@ -85,11 +86,9 @@ def widened(
 def emit(module: ir.Module, wide: DType, narrow: DType, lanes: int, isa: InstructionSet) -> None:
     """Add the function that widens elements of `narrow` to `wide` to a module."""
     types = product_types(wide, narrow)
-    function = ir.Function(module, WIDEN_TYPE, widen_symbol(types))
-    source, target, steps, width = function.args
+    builder, (source, target, steps, width) = begun(module, WIDEN_TYPE, widen_symbol(types))
     source.add_attribute("noalias")
     target.add_attribute("noalias")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     dtype = types.accumulator
     vector = ir.VectorType(scalar_type(dtype), lanes)
     if narrow.kind == "block":
@@ -150,8 +149,7 @@ class Levels:
         self._table = None
         if self._codes and not permute:
             table = ir.ArrayType(vector.element, len(self._codes))
-            self._table = reserve(builder, table)
-            builder.store(ir.Constant(table, self._codes), self._table)
+            self._table = variable(builder, ir.Constant(table, self._codes), 64)
 
     def _row(self, number: ir.Value, kind: ir.VectorType) -> ir.Value:
         builder = self._builder

@@ -11,8 +11,6 @@ zeros.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
@@ -22,6 +20,7 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     const,
     maximum,
     minimum,
@@ -31,9 +30,10 @@ from ftuner.codegen.llvm.ir.builder import (
     slot,
     slot_address,
     splat,
+    variable,
 )
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import counted_loop, while_holds
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
 _FAR = 1 << 62
@@ -120,9 +120,7 @@ class _Coordinates:
                     builder.store(index, self.least[axis])
                     builder.store(last_index, self.most[axis])
             with several:
-                here = [reserve(builder, I64, SLOT_BYTES) for _ in self._at]
-                for source, target in zip(self._at, here, strict=True):
-                    builder.store(self._value(source), target)
+                here = [variable(builder, self._value(place)) for place in self._at]
                 for least, most in zip(self.least, self.most, strict=True):
                     builder.store(const(_FAR), least)
                     builder.store(const(-_FAR), most)
@@ -180,10 +178,12 @@ class _Coordinates:
         """Move coordinates on by some rows."""
         builder = self._builder
         builder.store(builder.add(self._value(at[WINDOW_AXES]), rows), at[WINDOW_AXES])
-        self._while(
-            lambda: builder.icmp_signed(">=", self._value(at[WINDOW_AXES]), self._outputs[-1]),
-            lambda: self._next_line(at),
-        )
+
+        def is_beyond() -> ir.Value:
+            return builder.icmp_signed(">=", self._value(at[WINDOW_AXES]), self._outputs[-1])
+
+        with while_holds(builder, is_beyond):
+            self._next_line(at)
 
     def _next_line(self, at: list[ir.Value]) -> None:
         builder = self._builder
@@ -198,19 +198,6 @@ class _Coordinates:
             with builder.if_then(builder.icmp_signed("==", slow, self._outputs[0])):
                 builder.store(const(0), at[1])
                 builder.store(builder.add(self._value(at[0]), const(1)), at[0])
-
-    def _while(self, condition: Callable[[], ir.Value], body: Callable[[], None]) -> None:
-        builder = self._builder
-        head = builder.append_basic_block("while.head")
-        inside = builder.append_basic_block("while.body")
-        after = builder.append_basic_block("while.done")
-        builder.branch(head)
-        builder.position_at_end(head)
-        builder.cbranch(condition(), inside, after)
-        builder.position_at_end(inside)
-        body()
-        builder.branch(head)
-        builder.position_at_end(after)
 
 
 class WindowRows:
@@ -265,12 +252,10 @@ class WindowRows:
         module, name = self._builder.module, f"window_{method}_{self._room}"
         function = module.globals.get(name)
         if function is None:
-            kinds = [PTR, PTR, *(value.type for value in arguments)]
-            function = ir.Function(module, ir.FunctionType(VOID, kinds), name)
-            function.linkage = "internal"
+            kind = ir.FunctionType(VOID, [PTR, PTR, *(value.type for value in arguments)])
+            builder, (record, state, *given) = begun(module, kind, name, internal=True)
+            function = builder.function
             function.attributes.add("noinline")
-            record, state, *given = function.args
-            builder = ir.IRBuilder(function.append_basic_block("entry"))
             getattr(_Coordinates(builder, record, state, self._room), method)(*given)
             builder.ret_void()
         self._builder.call(function, [self._record, self._state, *arguments])

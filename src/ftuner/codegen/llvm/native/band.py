@@ -15,21 +15,24 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     at,
+    begun,
     call_address,
     const,
+    joined,
     maximum,
     minimum,
     pointer_slot,
-    reserve,
+    record_at,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.kernels.step import emit_cover
 from ftuner.codegen.llvm.kernels.widen import WIDEN_TYPE
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Band, Context, Plan, Segment
+from ftuner.codegen.llvm.native.records import Band, Context, Plan, Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DType
 
@@ -75,25 +78,7 @@ def _unless_one(
     with builder.if_then(condition):
         value = quotient()
         inside = builder.block
-    found = builder.phi(I64)
-    found.add_incoming(one, before)
-    found.add_incoming(value, inside)
-    return found
-
-
-def emit_band(
-    builder: ir.IRBuilder,
-    dtype: DType,
-    plan: ir.Value,
-    pack: ir.Function,
-    context: ir.Value,
-    band: ir.Value,
-    operands: Operands,
-    panels: Panels,
-) -> None:
-    """Emit the loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the
-    panels of the band stream by."""
-    _Band(builder, dtype, plan, pack, context, band, operands, panels).walk()
+    return joined(builder, (one, value), (before, inside))
 
 
 @dataclass(frozen=True)
@@ -122,7 +107,10 @@ class _SegmentShare:
 
 
 @dataclass(frozen=True)
-class _Band:
+class BandWalk:
+    """The loops over blocks of rows and of k. A block of A, `mc x kc`, stays in L2 while the panels
+    of the band stream by."""
+
     builder: ir.IRBuilder
     dtype: DType
     plan: ir.Value
@@ -179,12 +167,11 @@ class _Band:
     def _segments(self, block: _Block, body: Callable[[_SegmentShare], None]) -> None:
         """Emit a loop over the segments of a block of rows, with `body` inside."""
         builder, band = self.builder, self.band
-        row_variable, a_variable = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
-        builder.store(slot(builder, band, Band.ROW), row_variable)
-        builder.store(const(0), a_variable)
+        row_variable = variable(builder, slot(builder, band, Band.ROW))
+        a_variable = variable(builder, const(0))
         with counted_loop(builder, const(0), slot(builder, band, Band.SEGMENTS)) as index:
-            offset = builder.mul(index, const(Segment.SIZE * SLOT_BYTES))
-            record = at(builder, slot_address(builder, band, Band.FIRST_SEGMENT), offset)
+            segments = slot_address(builder, band, Band.FIRST_SEGMENT)
+            record = record_at(builder, segments, index, Segment.SIZE)
             mr, all_tiles = slot(builder, record, Segment.MR), slot(builder, record, Segment.TILES)
             main = builder.icmp_signed("==", index, const(0))
             first = builder.select(main, block.first, const(0))
@@ -347,16 +334,14 @@ def emit_covered(module: ir.Module, dtype: DType) -> ir.Function:
     rows. Otherwise it copies the band to `memory` and looks its rows and segments up.
     """
     kind = ir.FunctionType(PTR, [PTR, I64, PTR])
-    function = ir.Function(module, kind, f"ftuner_covered_{dtype}")
-    function.linkage = "internal"
-    band, rows, memory = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (band, rows, memory) = begun(module, kind, f"ftuner_covered_{dtype}", internal=True)
     none = builder.icmp_signed("==", slot(builder, band, Band.COVERS), const(0))
     with builder.if_then(none):
         builder.ret(band)
     with counted_loop(builder, 0, Band.SEGMENTS) as i:
-        offset = builder.mul(i, const(SLOT_BYTES))
-        builder.store(builder.load(at(builder, band, offset), typ=I64), at(builder, memory, offset))
+        builder.store(
+            builder.load(record_at(builder, band, i), typ=I64), record_at(builder, memory, i)
+        )
     begin, end = _rows_of_part(builder, band, rows)
     set_slot(builder, memory, Band.ROW, begin)
     first_rows, others = emit_cover(
@@ -368,7 +353,7 @@ def emit_covered(module: ir.Module, dtype: DType) -> ir.Function:
     set_slot(builder, memory, Band.OTHER_TILES, others)
     set_slot(builder, memory, Band.SEGMENTS, const(MAX_SEGMENTS))
     builder.ret(memory)
-    return function
+    return builder.function
 
 
 def _rows_of_part(

@@ -17,18 +17,19 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
+    begun,
     const,
     maximum,
     minimum,
     pointer_slot,
-    reserve,
+    record_at,
     set_slot,
     slot,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding_records import Extents, Living, Sharing
-from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES
 from ftuner.codegen.llvm.native.symbols import DECIDE_SYMBOL, FILL_SYMBOL
 
 
@@ -36,21 +37,13 @@ def emit_binding(module: ir.Module) -> None:
     """Add the functions to a module."""
     _emit_fill(module)
     kind = ir.FunctionType(I64, [I64, PTR, PTR, PTR, PTR])
-    place = ir.Function(module, kind, "ftuner_place_buffers")
-    place.linkage = "internal"
-    _Placing(place)
-    _emit_decide(module, place)
-
-
-def _word(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, size: int = 1) -> ir.Value:
-    """The address of a record of `size` words."""
-    return at(builder, words, builder.mul(index, const(size * SLOT_BYTES)))
+    builder, given = begun(module, kind, "ftuner_place_buffers", internal=True)
+    _Placing(builder, *given)
+    _emit_decide(module, builder.function)
 
 
 def _emit_decide(module: ir.Module, place: ir.Function) -> None:
-    function = ir.Function(module, ir.FunctionType(I64, [PTR, PTR]), DECIDE_SYMBOL)
-    sharing, extents = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (sharing, extents) = begun(module, ir.FunctionType(I64, [PTR, PTR]), DECIDE_SYMBOL)
     values = pointer_slot(builder, extents, Extents.VALUES)
     sizes = pointer_slot(builder, extents, Extents.SIZES)
     steps, buffers, pairs = (
@@ -60,16 +53,15 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
     def element(index: ir.Value, array: int, record: ir.Value = sharing) -> ir.Value:
         """An element of an array of a record."""
         words = pointer_slot(builder, record, array)
-        return builder.load(_word(builder, words, index), typ=I64)
+        return builder.load(record_at(builder, words, index), typ=I64)
 
     def deal(target: ir.Value, idle: bool) -> None:
-        done = reserve(builder, I64, SLOT_BYTES)
-        builder.store(const(0), done)
+        done = variable(builder, const(0))
         with counted_loop(builder, 0, steps) as i:
             row = element(i, Sharing.ROWS)
             shares = pointer_slot(builder, extents, Extents.SHARES)
-            share = [slot(builder, _word(builder, shares, row, 3), n) for n in range(3)]
-            count = builder.load(_word(builder, values, element(i, Sharing.COUNTS)), typ=I64)
+            share = [slot(builder, record_at(builder, shares, row, 3), n) for n in range(3)]
+            count = builder.load(record_at(builder, values, element(i, Sharing.COUNTS)), typ=I64)
             most = slot(builder, extents, Extents.MOST_CHUNKS)
             counted = slot(builder, extents, Extents.WORKERS), minimum(builder, count, most)
             is_counted = builder.icmp_signed("==", row, const(0))
@@ -80,12 +72,12 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
                 share[1:] = [builder.select(rests, const(0), value) for value in share[1:]]
             ended = builder.load(done, typ=I64)
             stage = element(i, Sharing.STAGES)
-            rows = [_word(builder, target, builder.mul(steps, const(n))) for n in range(4)]
+            rows = [record_at(builder, target, builder.mul(steps, const(n))) for n in range(4)]
             # The first step of a stage, which may be this one, has its chunks before.
-            builder.store(ended, _word(builder, rows[3], i))
-            share.append(builder.load(_word(builder, rows[3], stage), typ=I64))
+            builder.store(ended, record_at(builder, rows[3], i))
+            share.append(builder.load(record_at(builder, rows[3], stage), typ=I64))
             for words, value in zip(rows, share, strict=True):
-                builder.store(value, _word(builder, words, i))
+                builder.store(value, record_at(builder, words, i))
             builder.store(builder.add(ended, share[1]), done)
 
     first = pointer_slot(builder, extents, Extents.FIRST)
@@ -93,18 +85,18 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
     with builder.if_then(builder.icmp_signed("!=", slot(builder, extents, Extents.IDLE), const(0))):
         deal(pointer_slot(builder, extents, Extents.LATER), True)
 
-    chunks = _word(builder, first, steps)
+    chunks = record_at(builder, first, steps)
     with counted_loop(builder, 0, buffers) as i:
-        builder.store(element(i, Sharing.ALWAYS), _word(builder, sizes, i))
+        builder.store(element(i, Sharing.ALWAYS), record_at(builder, sizes, i))
     with counted_loop(builder, 0, pairs) as i:
-        written = _word(builder, sizes, element(i, Sharing.WRITTEN))
-        some = builder.load(_word(builder, chunks, element(i, Sharing.WRITERS)), typ=I64)
+        written = record_at(builder, sizes, element(i, Sharing.WRITTEN))
+        some = builder.load(record_at(builder, chunks, element(i, Sharing.WRITERS)), typ=I64)
         builder.store(builder.or_(builder.load(written, typ=I64), some), written)
     with counted_loop(builder, 0, slot(builder, extents, Extents.ELSEWHERE_COUNT)) as i:
-        builder.store(const(0), _word(builder, sizes, element(i, Extents.ELSEWHERE, extents)))
+        builder.store(const(0), record_at(builder, sizes, element(i, Extents.ELSEWHERE, extents)))
     with counted_loop(builder, 0, buffers) as i:
-        size = _word(builder, sizes, i)
-        elements = builder.load(_word(builder, values, element(i, Sharing.ELEMENTS)), typ=I64)
+        size = record_at(builder, sizes, i)
+        elements = builder.load(record_at(builder, values, element(i, Sharing.ELEMENTS)), typ=I64)
         taken = builder.mul(elements, element(i, Sharing.ITEM_BYTES))
         taken = builder.add(taken, const(SLACK_BYTES + ALIGNMENT_BYTES - 1))
         taken = builder.and_(taken, const(-ALIGNMENT_BYTES))
@@ -117,33 +109,29 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
 
 def _emit_fill(module: ir.Module) -> None:
     kind = ir.FunctionType(VOID, [PTR, PTR, I64, PTR, PTR])
-    function = ir.Function(module, kind, FILL_SYMBOL)
-    records, fills, count, addresses, values = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    columns = [_word(builder, fills, builder.mul(const(i), count)) for i in range(5)]
+    builder, (records, fills, count, addresses, values) = begun(module, kind, FILL_SYMBOL)
+    columns = [record_at(builder, fills, builder.mul(const(i), count)) for i in range(5)]
     with counted_loop(builder, 0, count) as i:
         target, fixed, address, value, factor = (
-            builder.load(_word(builder, column, i), typ=I64) for column in columns
+            builder.load(record_at(builder, column, i), typ=I64) for column in columns
         )
-        address = builder.load(_word(builder, addresses, address), typ=I64)
-        value = builder.load(_word(builder, values, value), typ=I64)
+        address = builder.load(record_at(builder, addresses, address), typ=I64)
+        value = builder.load(record_at(builder, values, value), typ=I64)
         found = builder.add(builder.add(fixed, address), builder.mul(value, factor))
-        builder.store(found, _word(builder, records, target))
+        builder.store(found, record_at(builder, records, target))
     builder.ret_void()
 
 
 class _Placing:
-    def __init__(self, function: ir.Function) -> None:
-        self._builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        count, lifetimes, sizes, offsets, self._living = function.args
-        self._count, self._stage, total = (reserve(builder, I64, SLOT_BYTES) for _ in range(3))
-        for variable in (self._count, self._stage, total):
-            builder.store(const(0), variable)
+    def __init__(
+        self, builder: ir.IRBuilder, count: ir.Value, lifetimes: ir.Value, sizes: ir.Value,
+        offsets: ir.Value, living: ir.Value,
+    ) -> None:  # fmt: skip
+        self._builder, self._living = builder, living
+        self._count, self._stage, total = (variable(builder, const(0)) for _ in range(3))
         with counted_loop(builder, 0, count) as i:
-            life, size = (
-                _word(builder, lifetimes, i, 2),
-                builder.load(_word(builder, sizes, i), typ=I64),
-            )
+            life = record_at(builder, lifetimes, i, 2)
+            size = builder.load(record_at(builder, sizes, i), typ=I64)
             first = slot(builder, life, 0)
             later = builder.icmp_signed(">", first, builder.load(self._stage, typ=I64))
             with builder.if_then(later):
@@ -152,12 +140,12 @@ class _Placing:
             offset, place = self._lowest(size)
             end = builder.add(offset, size)
             self._insert(place, offset, end, slot(builder, life, 1))
-            builder.store(offset, _word(builder, offsets, i))
+            builder.store(offset, record_at(builder, offsets, i))
             builder.store(maximum(builder, end, builder.load(total, typ=I64)), total)
         builder.ret(builder.load(total, typ=I64))
 
     def _record(self, index: ir.Value) -> ir.Value:
-        return _word(self._builder, self._living, index, Living.SIZE)
+        return record_at(self._builder, self._living, index, Living.SIZE)
 
     def _copy(self, source: ir.Value, target: ir.Value) -> None:
         for field in range(Living.SIZE):
@@ -179,9 +167,7 @@ class _Placing:
     def _lowest(self, size: ir.Value) -> tuple[ir.Value, ir.Value]:
         """The lowest offset that living buffers leave, and the number of those before it."""
         builder = self._builder
-        offset, place = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
-        for variable in (offset, place):
-            builder.store(const(0), variable)
+        offset, place = variable(builder, const(0)), variable(builder, const(0))
         with counted_loop(builder, 0, builder.load(self._count, typ=I64)) as i:
             record = self._record(i)
             here, before = builder.load(offset, typ=I64), builder.load(place, typ=I64)

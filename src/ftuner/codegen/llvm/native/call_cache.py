@@ -10,8 +10,7 @@ and releases it while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 import llvmlite.ir as ir
 
@@ -22,14 +21,17 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     call_address,
     const,
     intrinsic,
     pointer_slot,
+    record_at,
     reserve,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
@@ -38,7 +40,6 @@ from ftuner.codegen.llvm.native.program import RUN_TYPE
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     GIVE_WORKSPACE_SYMBOL,
-    KNOWN_PROGRAM_SYMBOL,
     TAKE_WORKSPACE_SYMBOL,
     known_call_symbol,
 )
@@ -60,31 +61,25 @@ def emit_known_call(
     share one for tens of milliseconds and hand it over by sleeping, so that calls of 50 us take
     1.1 ms, and 0.1 ms on one thread.
     """
-    call = _begun(module, known_call_symbol(inputs), header_bytes)
-    builder, site, arguments, count, unknown, seen, none = call
-    _go_on_if(builder, builder.icmp_signed("==", count, const(inputs + 1)), unknown)
-    objects = [pointer_slot(builder, arguments, i) for i in range(inputs + 1)]
+    call = _KnownCall(module, known_call_symbol(inputs), inputs + 1, header_bytes)
+    builder = call.builder
+    call.go_on_if(builder.icmp_signed("==", call.count, const(inputs + 1)))
+    objects = [pointer_slot(builder, call.arguments, i) for i in range(inputs + 1)]
     words = [at(builder, value, header_bytes) for value in objects]
-    is_made = builder.icmp_unsigned("==", objects[-1], none)
-
-    most = (inputs + 1) * (2 + 2 * Known.MAX_AXES)
-    signature = reserve(builder, ir.ArrayType(I64, most))
-    length = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), length)
-    array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
+    is_made = builder.icmp_unsigned("==", objects[-1], call.none)
+    call.begin_signature()
     for word in words[:-1]:
-        _sign(builder, word, array_type, ArrayField.ALIGNED, signature, length, unknown)
+        call.sign(word, ArrayField.ALIGNED)
     with builder.if_else(is_made) as (made, given):
         with made:
-            _append(builder, signature, length, const(0))
+            call.append(const(0))
         with given:
-            flags = ArrayField.ALIGNED | ArrayField.WRITEABLE
-            _sign(builder, words[-1], array_type, flags, signature, length, unknown)
-    record = _record(call, signature, length)
+            call.sign(words[-1], ArrayField.ALIGNED | ArrayField.WRITEABLE)
+    record = call.find_record()
     with builder.if_then(builder.not_(is_made)):
         for i in range(inputs):
             apart = builder.not_(_overlap(builder, record, i, words[i], inputs, words[-1]))
-            _go_on_if(builder, apart, unknown)
+            call.go_on_if(apart)
 
     def multiply(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
         own_b = words[1] if len(words) > 2 else NULL
@@ -97,204 +92,36 @@ def emit_known_call(
         arguments = [plan, pool, workspace, words[0], b, c, operands]
         call_address(builder, ENTRY_TYPE, entry, arguments)
 
-    _run(builder, site, record, multiply, objects[-1], is_made, tuning, unknown, seen, False)
-    _answer(call)
+    call.run(multiply, objects[-1], is_made, tuning, exclusive=False)
     return builder.function
 
 
 def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the function for the input arrays of a program, which makes its output."""
-    call = _begun(module, KNOWN_PROGRAM_SYMBOL, header_bytes)
-    builder, site, arguments, count, unknown, seen, none = call
-    few = builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS))
-    _go_on_if(builder, few, unknown)
-    most = Known.MAX_INPUTS * (2 + 2 * Known.MAX_AXES)
-    signature = reserve(builder, ir.ArrayType(I64, most))
+    call = _KnownCall(module, known_call_symbol(None), Known.MAX_INPUTS, header_bytes)
+    builder, count = call.builder, call.count
+    call.go_on_if(builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS)))
     arrays = reserve(builder, ir.ArrayType(PTR, Known.MAX_INPUTS + 1))
-    length = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), length)
-    array_type = pointer_slot(builder, site, Site.ARRAY_TYPE)
+    call.begin_signature()
     with counted_loop(builder, 0, count) as number:
-        place = builder.mul(number, const(SLOT_BYTES))
-        value = builder.load(at(builder, arguments, place), typ=PTR)
-        builder.store(value, at(builder, arrays, place))
-        word, flags = at(builder, value, header_bytes), ArrayField.ALIGNED
-        _sign(builder, word, array_type, flags, signature, length, unknown)
-    record = _record(call, signature, length)
+        value = builder.load(record_at(builder, call.arguments, number), typ=PTR)
+        builder.store(value, record_at(builder, arrays, number))
+        call.sign(at(builder, value, header_bytes), ArrayField.ALIGNED)
+    record = call.find_record()
 
     def execute(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
-        builder.store(result, at(builder, arrays, builder.mul(count, const(SLOT_BYTES))))
+        builder.store(result, record_at(builder, arrays, count))
         entry = pointer_slot(builder, record, Known.ENTRY)
         plan = pointer_slot(builder, record, Known.PLAN)
         alone = builder.zext(builder.icmp_unsigned("==", pool, NULL), I64)
         call_address(builder, RUN_TYPE, entry, [plan, arrays, alone])
 
-    made = ir.Constant(I1, 1)
-    _run(builder, site, record, execute, none, made, tuning, unknown, seen, True)
-    _answer(call)
-
-
-class _Begun(NamedTuple):
-    """A function that Python calls, with its arguments."""
-
-    builder: ir.IRBuilder
-    site: ir.Value
-    arguments: ir.Value
-    """The addresses of the objects that it is given."""
-    count: ir.Value
-    unknown: ir.Block
-    """Where calls end that no record is of."""
-    seen: ir.Block
-    """Where those end that a record should be of."""
-    none: ir.Value
-
-
-def _begun(module: ir.Module, symbol: str, header_bytes: int) -> _Begun:
-    function = ir.Function(module, ir.FunctionType(PTR, [PTR, PTR, I64]), symbol)
-    itself, arguments, count = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    unknown, seen = map(function.append_basic_block, ("unknown", "seen"))
-    site = builder.load(at(builder, itself, header_bytes), typ=PTR)
-    none = pointer_slot(builder, site, Site.NONE)
-    return _Begun(builder, site, arguments, count, unknown, seen, none)
-
-
-def _record(call: _Begun, signature: ir.Value, length: ir.Value) -> ir.Value:
-    """The record of a call with a signature, made for as many threads as there are now."""
-    builder, site, _, _, unknown, seen, _ = call
-    record = _find(builder, site, signature, builder.load(length, typ=I64), unknown, seen)
-    threads = builder.load(pointer_slot(builder, site, Site.THREADS), typ=I64)
-    as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
-    _go_on_if(builder, as_before, seen)
-    return record
-
-
-def _answer(call: _Begun) -> None:
-    """Return None from calls that are unknown, False from those that were seen."""
-    builder = call.builder
-    for block, number in ((call.unknown, Site.NONE), (call.seen, Site.FALSE)):
-        builder.position_at_end(block)
-        answer = pointer_slot(builder, call.site, number)
-        _hold(builder, answer)
-        builder.ret(answer)
-
-
-def _go_on_if(builder: ir.IRBuilder, condition: ir.Value, otherwise: ir.Block) -> None:
-    following = builder.append_basic_block("following")
-    builder.cbranch(condition, following, otherwise)
-    builder.position_at_end(following)
+    call.run(execute, call.none, ir.Constant(I1, 1), tuning, exclusive=True)
 
 
 def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
     """A field of the array whose data pointer is at `word`."""
     return builder.load(at(builder, word, field), typ=kind)
-
-
-def _append(builder: ir.IRBuilder, signature: ir.Value, length: ir.Value, value: ir.Value) -> None:
-    end = builder.load(length, typ=I64)
-    builder.store(value, at(builder, signature, builder.mul(end, const(SLOT_BYTES))))
-    builder.store(builder.add(end, const(1)), length)
-
-
-def _sign(
-    builder: ir.IRBuilder, word: ir.Value, array_type: ir.Value, flags: int, signature: ir.Value,
-    length: ir.Value, unknown: ir.Block,
-) -> None:  # fmt: skip
-    """Append an array to the signature; see `Known.LENGTH`."""
-    type_ = _field(builder, word, ArrayField.TYPE, PTR)
-    _go_on_if(builder, builder.icmp_unsigned("==", type_, array_type), unknown)
-    axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
-    few = builder.icmp_unsigned("<=", axes, const(Known.MAX_AXES))
-    _go_on_if(builder, few, unknown)
-    held = builder.zext(_field(builder, word, ArrayField.FLAGS, I32), I64)
-    held = builder.shl(builder.and_(held, const(flags)), const(32))
-    _append(builder, signature, length, _field(builder, word, ArrayField.DTYPE, I64))
-    _append(builder, signature, length, builder.or_(axes, held))
-    for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
-        numbers = _field(builder, word, field, PTR)
-        with counted_loop(builder, 0, axes) as axis:
-            number = at(builder, numbers, builder.mul(axis, const(SLOT_BYTES)))
-            _append(builder, signature, length, builder.load(number, typ=I64))
-
-
-def _find(
-    builder: ir.IRBuilder, site: ir.Value, signature: ir.Value, length: ir.Value,
-    unknown: ir.Block, seen: ir.Block,
-) -> ir.Value:  # fmt: skip
-    """The record of a signature. If there is none, branches to `seen` if such a call was made
-    before, else to `unknown`."""
-
-    def word(of: ir.Value, i: ir.Value) -> ir.Value:
-        return builder.load(at(builder, of, builder.mul(i, const(SLOT_BYTES))), typ=I64)
-
-    def hashed(values: list[ir.Value]) -> list[ir.Value]:
-        i, before = values
-        mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
-        return [builder.add(i, const(1)), builder.xor(mixed, builder.lshr(mixed, const(32)))]
-
-    _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
-    table = slot_address(builder, site, Site.TABLE)
-    found = builder.append_basic_block("found")
-    missed = builder.append_basic_block("missed")
-    head = builder.append_basic_block("probe")
-    before = builder.block
-    builder.branch(head)
-    builder.position_at_end(head)
-    probe = builder.phi(I64)
-    probe.add_incoming(const(0), before)
-    _go_on_if(builder, builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
-    place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
-    record = builder.load(at(builder, table, builder.mul(place, const(SLOT_BYTES))), typ=PTR)
-    _go_on_if(builder, builder.icmp_unsigned("!=", record, NULL), missed)
-    same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
-    same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
-    compare = builder.append_basic_block("compare")
-    following = builder.append_basic_block("next")
-    builder.cbranch(builder.and_(same_hash, same_length), compare, following)
-    builder.position_at_end(compare)
-    expected = slot_address(builder, record, Known.SIGNATURE)
-
-    def compared(values: list[ir.Value]) -> list[ir.Value]:
-        i, difference = values
-        here = builder.xor(word(signature, i), word(expected, i))
-        return [builder.add(i, const(1)), builder.or_(difference, here)]
-
-    _, difference = carried_loop(builder, length, [const(0), const(0)], compared)
-    builder.cbranch(builder.icmp_signed("==", difference, const(0)), found, following)
-    builder.position_at_end(following)
-    probe.add_incoming(builder.add(probe, const(1)), following)
-    builder.branch(head)
-
-    builder.position_at_end(missed)
-    misses = builder.add(slot(builder, site, Site.MISSES), const(1))
-    set_slot(builder, site, Site.MISSES, misses)
-    hashes = slot_address(builder, site, Site.SEEN)
-
-    def place_of(i: ir.Value) -> ir.Value:
-        return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))
-
-    def looked(values: list[ir.Value]) -> list[ir.Value]:
-        i, times, free = values
-        here = word(hashes, place_of(i))
-        again = builder.icmp_signed("==", here, hash_)
-        return [
-            builder.add(i, const(1)),
-            builder.add(times, builder.zext(again, I64)),
-            builder.select(builder.icmp_signed("==", here, const(0)), i, free),
-        ]
-
-    # If no slot is free, a pseudo-random one is replaced: with a fixed choice, alternating calls
-    # could replace each other forever.
-    any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
-    first = [const(0), const(0), any_]
-    _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
-    first_time = builder.icmp_signed("==", times, const(0))
-    with builder.if_then(first_time):
-        place = builder.mul(place_of(chosen), const(SLOT_BYTES))
-        builder.store(hash_, at(builder, hashes, place))
-    builder.cbranch(first_time, unknown, seen)
-    builder.position_at_end(found)
-    return record
 
 
 def _overlap(
@@ -314,118 +141,282 @@ def _overlap(
     )
 
 
-def _python(
-    builder: ir.IRBuilder, name: str, result: ir.Type, arguments: Sequence[ir.Value]
-) -> ir.Value:
-    """Call a function of Python's stable ABI."""
-    function = intrinsic(builder.module, name, result, [x.type for x in arguments])
-    return builder.call(function, arguments)
+class _KnownCall:
+    """A function that Python calls."""
 
+    record: ir.Value
+    """The record of the call, once it is found."""
 
-def _hold(builder: ir.IRBuilder, value: ir.Value) -> None:
-    _python(builder, "Py_IncRef", VOID, [value])
+    def __init__(self, module: ir.Module, symbol: str, arrays: int, header_bytes: int) -> None:
+        """`arrays`: most of them that it is called with."""
+        kind = ir.FunctionType(PTR, [PTR, PTR, I64])
+        self.builder, (itself, self.arguments, self.count) = begun(module, kind, symbol)
+        builder, self._arrays = self.builder, arrays
+        # Where calls end that no record is of, and those that a record should be of.
+        self._unknown, self._seen = map(builder.append_basic_block, ("unknown", "seen"))
+        self._site = builder.load(at(builder, itself, header_bytes), typ=PTR)
+        self.none = pointer_slot(builder, self._site, Site.NONE)
 
+    def go_on_if(self, condition: ir.Value, otherwise: ir.Block | None = None) -> None:
+        """Where the condition does not hold, the call is unknown, if nothing else is given."""
+        following = self.builder.append_basic_block("following")
+        self.builder.cbranch(condition, following, otherwise or self._unknown)
+        self.builder.position_at_end(following)
 
-def _let_go(builder: ir.IRBuilder, value: ir.Value) -> None:
-    """Release a reference; does nothing for null."""
-    _python(builder, "Py_DecRef", VOID, [value])
+    def begin_signature(self) -> None:
+        """Have memory for the signature of the arrays; see `Known.LENGTH`."""
+        builder, most = self.builder, self._arrays * (2 + 2 * Known.MAX_AXES)
+        self._signature = reserve(builder, ir.ArrayType(I64, most))
+        self._length = variable(builder, const(0))
+        self._array_type = pointer_slot(builder, self._site, Site.ARRAY_TYPE)
 
+    def append(self, value: ir.Value) -> None:
+        builder = self.builder
+        end = builder.load(self._length, typ=I64)
+        builder.store(value, record_at(builder, self._signature, end))
+        builder.store(builder.add(end, const(1)), self._length)
 
-def _call_object(builder: ir.IRBuilder, function: ir.Value, arguments: ir.Value) -> ir.Value:
-    return _python(builder, "PyObject_CallObject", PTR, [function, arguments])
+    def sign(self, word: ir.Value, flags: int) -> None:
+        """Append an array to the signature."""
+        builder = self.builder
+        type_ = _field(builder, word, ArrayField.TYPE, PTR)
+        self.go_on_if(builder.icmp_unsigned("==", type_, self._array_type))
+        axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
+        self.go_on_if(builder.icmp_unsigned("<=", axes, const(Known.MAX_AXES)))
+        held = builder.zext(_field(builder, word, ArrayField.FLAGS, I32), I64)
+        held = builder.shl(builder.and_(held, const(flags)), const(32))
+        self.append(_field(builder, word, ArrayField.DTYPE, I64))
+        self.append(builder.or_(axes, held))
+        for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
+            numbers = _field(builder, word, field, PTR)
+            with counted_loop(builder, 0, axes) as axis:
+                self.append(builder.load(record_at(builder, numbers, axis), typ=I64))
 
+    def find_record(self) -> ir.Value:
+        """The record of the signature, made for as many threads as there are now."""
+        builder = self.builder
+        self.record = record = self._find(builder.load(self._length, typ=I64))
+        threads = builder.load(pointer_slot(builder, self._site, Site.THREADS), typ=I64)
+        as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+        self.go_on_if(as_before, self._seen)
+        return record
 
-def _run(
-    builder: ir.IRBuilder, site: ir.Value, record: ir.Value,
-    compute: Callable[[ir.Value, ir.Value, ir.Value], None], out: ir.Value, is_made: ir.Value,
-    tuning: NativeTuning, unknown: ir.Block, seen: ir.Block, exclusive: bool,
-) -> None:  # fmt: skip
-    """Run the record's plan and return the result. `compute`: calls its entry with the pool, which
-    may be null, a workspace and the result. `exclusive`: whether one call at a time runs."""
-    # First of all: Python code that runs from here on may remove the record.
-    owner = pointer_slot(builder, record, Known.OWNER)
-    _hold(builder, owner)
-    set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
-    variable = reserve(builder, PTR, SLOT_BYTES)
-    with builder.if_else(is_made) as (made, given):
-        with made:
-            empty = pointer_slot(builder, record, Known.EMPTY)
-            shape = pointer_slot(builder, record, Known.EMPTY_ARGUMENTS)
-            builder.store(_call_object(builder, empty, shape), variable)
-        with given:
-            _hold(builder, out)
-            builder.store(out, variable)
-    result = builder.load(variable, typ=PTR)
-    failed = builder.append_basic_block("failed")
-    _go_on_if(builder, builder.icmp_unsigned("!=", result, NULL), failed)
+    def _find(self, length: ir.Value) -> ir.Value:
+        """The record of the signature. If there is none, branches to `seen` if such a call was made
+        before, else to `unknown`."""
+        builder, site, signature = self.builder, self._site, self._signature
 
-    # Take the pool if the plan has several workers; without it the caller does the plan alone.
-    pool = reserve(builder, PTR, SLOT_BYTES)
-    builder.store(NULL, pool)
-    workers = slot(builder, record, Known.WORKERS)
-    without_workers = builder.append_basic_block("without_workers")
-    with builder.if_then(builder.icmp_signed(">", workers, const(1))):
-        _take_pool(builder, site, record, workers, pool, failed, without_workers)
-    taken = builder.load(pool, typ=PTR)
-    has_pool = builder.icmp_unsigned("!=", taken, NULL)
-    workspace = _take_workspace(builder, site, record)
-    needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
-    lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
-    busy = builder.icmp_signed("!=", slot(builder, site, Site.BUSY), const(0))
-    without_workspace = builder.append_basic_block("without_workspace")
-    _go_on_if(builder, builder.not_(builder.or_(lacking, busy)), without_workspace)
+        def word(of: ir.Value, i: ir.Value) -> ir.Value:
+            return builder.load(record_at(builder, of, i), typ=I64)
 
-    patience = slot(builder, record, Known.PATIENCE_NS)
-    short = builder.icmp_signed("!=", patience, const(0))
-    began = _nanoseconds(builder, builder.and_(has_pool, short))
-    set_slot(builder, site, Site.BUSY, const(int(exclusive)))
-    state = _python(builder, "PyEval_SaveThread", PTR, [])
-    compute(taken, builder.inttoptr(workspace, PTR), result)
-    took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
-    _python(builder, "PyEval_RestoreThread", VOID, [state])
-    set_slot(builder, site, Site.BUSY, const(0))
-    _give_back_workspace(builder, site, workspace)
-    with builder.if_then(has_pool):
-        held_up = builder.icmp_signed(">", took, patience)
-        with builder.if_then(builder.and_(held_up, short), likely=False):
-            set_slot(builder, taken, PoolSlot.ALONE_FOR, const(tuning.calls_alone))
-        _release(builder, record)
-    _let_go(builder, owner)
-    builder.ret(result)
+        def hashed(values: list[ir.Value]) -> list[ir.Value]:
+            i, before = values
+            mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
+            return [builder.add(i, const(1)), builder.xor(mixed, builder.lshr(mixed, const(32)))]
 
-    builder.position_at_end(without_workspace)
-    with builder.if_then(has_pool):
-        _release(builder, record)
-    _let_go(builder, result)
-    _let_go(builder, owner)
-    builder.branch(unknown)
-    builder.position_at_end(without_workers)
-    _let_go(builder, result)
-    _let_go(builder, owner)
-    builder.branch(seen)
-    builder.position_at_end(failed)
-    _let_go(builder, result)
-    _let_go(builder, owner)
-    builder.ret(NULL)
+        _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
+        table = slot_address(builder, site, Site.TABLE)
+        found, missed, head = map(builder.append_basic_block, ("found", "missed", "probe"))
+        before = builder.block
+        builder.branch(head)
+        builder.position_at_end(head)
+        probe = builder.phi(I64)
+        probe.add_incoming(const(0), before)
+        self.go_on_if(builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
+        place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
+        record = builder.load(record_at(builder, table, place), typ=PTR)
+        self.go_on_if(builder.icmp_unsigned("!=", record, NULL), missed)
+        same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
+        same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
+        compare, following = map(builder.append_basic_block, ("compare", "next"))
+        builder.cbranch(builder.and_(same_hash, same_length), compare, following)
+        builder.position_at_end(compare)
+        expected = slot_address(builder, record, Known.SIGNATURE)
 
+        def compared(values: list[ir.Value]) -> list[ir.Value]:
+            i, difference = values
+            here = builder.xor(word(signature, i), word(expected, i))
+            return [builder.add(i, const(1)), builder.or_(difference, here)]
 
-def _take_workspace(builder: ir.IRBuilder, site: ir.Value, record: ir.Value) -> ir.Value:
-    """The address of a workspace; 0 if the plan needs none or none is free."""
-    workspace = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), workspace)
-    size = slot(builder, record, Known.WORKSPACE_BYTES)
-    with builder.if_then(builder.icmp_signed("!=", size, const(0))):
-        table = pointer_slot(builder, site, Site.WORKSPACES)
-        take = builder.module.globals[TAKE_WORKSPACE_SYMBOL]
-        most = slot(builder, site, Site.MOST_WORKSPACE_BYTES)
-        builder.store(builder.call(take, [table, size, most]), workspace)
-    return builder.load(workspace, typ=I64)
+        _, difference = carried_loop(builder, length, [const(0), const(0)], compared)
+        builder.cbranch(builder.icmp_signed("==", difference, const(0)), found, following)
+        builder.position_at_end(following)
+        probe.add_incoming(builder.add(probe, const(1)), following)
+        builder.branch(head)
 
+        builder.position_at_end(missed)
+        misses = builder.add(slot(builder, site, Site.MISSES), const(1))
+        set_slot(builder, site, Site.MISSES, misses)
+        hashes = slot_address(builder, site, Site.SEEN)
 
-def _give_back_workspace(builder: ir.IRBuilder, site: ir.Value, workspace: ir.Value) -> None:
-    with builder.if_then(builder.icmp_signed("!=", workspace, const(0))):
-        table = pointer_slot(builder, site, Site.WORKSPACES)
-        builder.call(builder.module.globals[GIVE_WORKSPACE_SYMBOL], [table, workspace])
+        def place_of(i: ir.Value) -> ir.Value:
+            return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))
+
+        def looked(values: list[ir.Value]) -> list[ir.Value]:
+            i, times, free = values
+            here = word(hashes, place_of(i))
+            again = builder.icmp_signed("==", here, hash_)
+            return [
+                builder.add(i, const(1)),
+                builder.add(times, builder.zext(again, I64)),
+                builder.select(builder.icmp_signed("==", here, const(0)), i, free),
+            ]
+
+        # If no slot is free, a pseudo-random one is replaced: with a fixed choice, alternating
+        # calls could replace each other forever.
+        any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
+        first = [const(0), const(0), any_]
+        _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
+        first_time = builder.icmp_signed("==", times, const(0))
+        with builder.if_then(first_time):
+            builder.store(hash_, record_at(builder, hashes, place_of(chosen)))
+        builder.cbranch(first_time, self._unknown, self._seen)
+        builder.position_at_end(found)
+        return record
+
+    def _python(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """Call a function of Python's stable ABI."""
+        builder = self.builder
+        function = intrinsic(builder.module, name, result, [x.type for x in arguments])
+        return builder.call(function, arguments)
+
+    def _hold(self, value: ir.Value) -> None:
+        self._python("Py_IncRef", VOID, value)
+
+    def _let_go(self, *values: ir.Value) -> None:
+        """Release references; does nothing for null."""
+        for value in values:
+            self._python("Py_DecRef", VOID, value)
+
+    def _call_object(self, function: ir.Value, arguments: ir.Value) -> ir.Value:
+        return self._python("PyObject_CallObject", PTR, function, arguments)
+
+    def run(
+        self, compute: Callable[[ir.Value, ir.Value, ir.Value], None], out: ir.Value,
+        is_made: ir.Value, tuning: NativeTuning, exclusive: bool,
+    ) -> None:  # fmt: skip
+        """Run the record's plan and return the result: None from calls that are unknown, False from
+        those that were seen. `compute`: calls its entry with the pool, which may be null, a
+        workspace and the result. `exclusive`: whether one call at a time runs."""
+        builder, site, record = self.builder, self._site, self.record
+        # First of all: Python code that runs from here on may remove the record.
+        owner = pointer_slot(builder, record, Known.OWNER)
+        self._hold(owner)
+        set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
+        place = reserve(builder, PTR, SLOT_BYTES)
+        with builder.if_else(is_made) as (made, given):
+            with made:
+                empty = pointer_slot(builder, record, Known.EMPTY)
+                shape = pointer_slot(builder, record, Known.EMPTY_ARGUMENTS)
+                builder.store(self._call_object(empty, shape), place)
+            with given:
+                self._hold(out)
+                builder.store(out, place)
+        result = builder.load(place, typ=PTR)
+        failed = builder.append_basic_block("failed")
+        self.go_on_if(builder.icmp_unsigned("!=", result, NULL), failed)
+
+        # Take the pool if the plan has several workers; without it the caller does the plan alone.
+        pool = variable(builder, NULL)
+        workers = slot(builder, record, Known.WORKERS)
+        without_workers = builder.append_basic_block("without_workers")
+        with builder.if_then(builder.icmp_signed(">", workers, const(1))):
+            self._take_pool(workers, pool, failed, without_workers)
+        taken = builder.load(pool, typ=PTR)
+        has_pool = builder.icmp_unsigned("!=", taken, NULL)
+        workspace = self._take_workspace()
+        needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
+        lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
+        busy = builder.icmp_signed("!=", slot(builder, site, Site.BUSY), const(0))
+        without_workspace = builder.append_basic_block("without_workspace")
+        self.go_on_if(builder.not_(builder.or_(lacking, busy)), without_workspace)
+
+        patience = slot(builder, record, Known.PATIENCE_NS)
+        short = builder.icmp_signed("!=", patience, const(0))
+        began = _nanoseconds(builder, builder.and_(has_pool, short))
+        set_slot(builder, site, Site.BUSY, const(int(exclusive)))
+        state = self._python("PyEval_SaveThread", PTR)
+        compute(taken, builder.inttoptr(workspace, PTR), result)
+        took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
+        self._python("PyEval_RestoreThread", VOID, state)
+        set_slot(builder, site, Site.BUSY, const(0))
+        with builder.if_then(builder.icmp_signed("!=", workspace, const(0))):
+            table = pointer_slot(builder, site, Site.WORKSPACES)
+            builder.call(builder.module.globals[GIVE_WORKSPACE_SYMBOL], [table, workspace])
+        with builder.if_then(has_pool):
+            held_up = builder.icmp_signed(">", took, patience)
+            with builder.if_then(builder.and_(held_up, short), likely=False):
+                set_slot(builder, taken, PoolSlot.ALONE_FOR, const(tuning.calls_alone))
+            self._release()
+        self._let_go(owner)
+        builder.ret(result)
+
+        builder.position_at_end(without_workspace)
+        with builder.if_then(has_pool):
+            self._release()
+        self._let_go(result, owner)
+        builder.branch(self._unknown)
+        builder.position_at_end(without_workers)
+        self._let_go(result, owner)
+        builder.branch(self._seen)
+        builder.position_at_end(failed)
+        self._let_go(result, owner)
+        builder.ret(NULL)
+        for block, number in ((self._unknown, Site.NONE), (self._seen, Site.FALSE)):
+            builder.position_at_end(block)
+            answer = pointer_slot(builder, site, number)
+            self._hold(answer)
+            builder.ret(answer)
+
+    def _take_workspace(self) -> ir.Value:
+        """The address of a workspace; 0 if the plan needs none or none is free."""
+        builder, site = self.builder, self._site
+        workspace = variable(builder, const(0))
+        size = slot(builder, self.record, Known.WORKSPACE_BYTES)
+        with builder.if_then(builder.icmp_signed("!=", size, const(0))):
+            table = pointer_slot(builder, site, Site.WORKSPACES)
+            take = builder.module.globals[TAKE_WORKSPACE_SYMBOL]
+            most = slot(builder, site, Site.MOST_WORKSPACE_BYTES)
+            builder.store(builder.call(take, [table, size, most]), workspace)
+        return builder.load(workspace, typ=I64)
+
+    def _take_pool(
+        self, workers: ir.Value, pool: ir.Value, failed: ir.Block, without_workers: ir.Block
+    ) -> None:
+        """Take the pool if it is free and short calls do not avoid its workers. If it has too few
+        workers, branches to `without_workers`, so that Python starts them."""
+        builder, record = self.builder, self.record
+        acquire = pointer_slot(builder, record, Known.ACQUIRE)
+        arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
+        answer = self._call_object(acquire, arguments)
+        self.go_on_if(builder.icmp_unsigned("!=", answer, NULL), failed)
+        self._let_go(answer)
+        is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, self._site, Site.TRUE))
+        with builder.if_then(is_ours):
+            memory = pointer_slot(builder, record, Known.POOL)
+            left = slot(builder, memory, PoolSlot.ALONE_FOR)
+            short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
+            avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
+            with builder.if_else(avoided, likely=False) as (avoid, ask):
+                with avoid:
+                    set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
+                    self._release()
+                with ask:
+                    started = slot(builder, memory, PoolSlot.STARTED)
+                    enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
+                    too_few = builder.append_basic_block("too_few")
+                    self.go_on_if(enough, too_few)
+                    builder.store(memory, pool)
+                    following = builder.block
+                    builder.position_at_end(too_few)
+                    self._release()
+                    builder.branch(without_workers)
+                    builder.position_at_end(following)
+
+    def _release(self) -> None:
+        """Release the pool."""
+        release = pointer_slot(self.builder, self.record, Known.RELEASE)
+        self._let_go(self._call_object(release, NULL))
 
 
 def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
@@ -439,42 +430,3 @@ def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
             builder.call(function, [ir.Constant(I32, CLOCK), time])
     seconds, rest = (slot(builder, time, i) for i in range(2))
     return builder.add(builder.mul(seconds, const(10**9)), rest)
-
-
-def _take_pool(
-    builder: ir.IRBuilder, site: ir.Value, record: ir.Value, workers: ir.Value, pool: ir.Value,
-    failed: ir.Block, without_workers: ir.Block,
-) -> None:  # fmt: skip
-    """Take the pool if it is free and short calls do not avoid its workers. If it has too few
-    workers, branches to `without_workers`, so that Python starts them."""
-    acquire = pointer_slot(builder, record, Known.ACQUIRE)
-    arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
-    answer = _call_object(builder, acquire, arguments)
-    _go_on_if(builder, builder.icmp_unsigned("!=", answer, NULL), failed)
-    _let_go(builder, answer)
-    is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, site, Site.TRUE))
-    with builder.if_then(is_ours):
-        memory = pointer_slot(builder, record, Known.POOL)
-        left = slot(builder, memory, PoolSlot.ALONE_FOR)
-        short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
-        avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
-        with builder.if_else(avoided, likely=False) as (avoid, ask):
-            with avoid:
-                set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
-                _release(builder, record)
-            with ask:
-                started = slot(builder, memory, PoolSlot.STARTED)
-                enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
-                too_few = builder.append_basic_block("too_few")
-                _go_on_if(builder, enough, too_few)
-                builder.store(memory, pool)
-                following = builder.block
-                builder.position_at_end(too_few)
-                _release(builder, record)
-                builder.branch(without_workers)
-                builder.position_at_end(following)
-
-
-def _release(builder: ir.IRBuilder, record: ir.Value) -> None:
-    """Release the pool."""
-    _let_go(builder, _call_object(builder, pointer_slot(builder, record, Known.RELEASE), NULL))

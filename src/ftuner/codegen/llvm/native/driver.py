@@ -19,11 +19,14 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     call_address,
     const,
+    joined,
     maximum,
     minimum,
     pointer_slot,
+    record_at,
     reserve,
     set_slot,
     slot,
@@ -31,7 +34,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.pack import emit_pack
-from ftuner.codegen.llvm.native.band import Operands, Panels, emit_band, emit_covered
+from ftuner.codegen.llvm.native.band import BandWalk, Operands, Panels, emit_covered
 from ftuner.codegen.llvm.native.records import (
     SLOT_BYTES,
     Band,
@@ -42,14 +45,7 @@ from ftuner.codegen.llvm.native.records import (
     PoolSlot,
     Worker,
 )
-from ftuner.codegen.llvm.native.symbols import (
-    POOL_RUN_SYMBOL,
-    alone_symbol,
-    call_symbol,
-    chunk_symbol,
-    job_symbol,
-    panels_symbol,
-)
+from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, driver_symbol
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
@@ -83,9 +79,8 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     Arrays are passed as addresses of the words that hold their data pointers. `operands`, which may
     be null, is an array of `MAX_OPERANDS` such addresses; unused ones at its end are null.
     """
-    function = ir.Function(module, ENTRY_TYPE, call_symbol(dtype))
-    plan, pool, workspace, a, b, c, operands = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, given = begun(module, ENTRY_TYPE, driver_symbol("call", dtype))
+    plan, pool, workspace, a, b, c, operands = given
     call = reserve(builder, ir.ArrayType(I64, int(Call.SIZE)))
     set_slot(builder, call, Call.PLAN, plan)
     set_slot(builder, call, Call.POOL, pool)
@@ -126,10 +121,7 @@ PACKS, BANDS = 1, 2
 
 def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunks by work stealing."""
-    function = ir.Function(module, JOB_TYPE, job_symbol(dtype))
-    function.linkage = "internal"
-    call, worker = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (call, worker) = begun(module, JOB_TYPE, driver_symbol("gemm", dtype), internal=True)
     plan = pointer_slot(builder, call, Call.PLAN)
     pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
     chunks = slot(builder, plan, Plan.CHUNKS)
@@ -144,17 +136,14 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
         wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         _reduce(builder, call, plan, worker)
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _emit_alone(
     module: ir.Module, dtype: DType, chunk: ir.Function, walk: ir.Function
 ) -> ir.Function:
     """`void alone(call)`: all chunks of a plan, or the shares of all workers, on one thread."""
-    function = ir.Function(module, ALONE_TYPE, alone_symbol(dtype))
-    function.linkage = "internal"
-    (call,) = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (call,) = begun(module, ALONE_TYPE, driver_symbol("alone", dtype), internal=True)
     plan = pointer_slot(builder, call, Call.PLAN)
     workers, chunks = slot(builder, plan, Plan.WORKERS), slot(builder, plan, Plan.CHUNKS)
     together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
@@ -172,7 +161,7 @@ def _emit_alone(
     with builder.if_then(_is_split(builder, plan)), counted_loop(builder, 0, workers) as worker:
         _reduce(builder, call, plan, worker)
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
@@ -199,17 +188,14 @@ def _share(
 
 
 def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
-    records = slot_address(builder, plan, Plan.WORKER_RECORDS)
-    return at(builder, records, builder.mul(worker, const(Worker.SIZE * SLOT_BYTES)))
+    return record_at(builder, slot_address(builder, plan, Plan.WORKER_RECORDS), worker, Worker.SIZE)
 
 
 def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
     """`void chunk(call, worker, number)`: a chunk of a plan; of a plan without chunks, the share of
     worker `number`."""
-    function = ir.Function(module, CHUNK_TYPE, chunk_symbol(dtype))
-    function.linkage = "internal"
-    call, worker, number = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, given = begun(module, CHUNK_TYPE, driver_symbol("chunk", dtype), internal=True)
+    call, worker, number = given
     plan = pointer_slot(builder, call, Call.PLAN)
     chunks = slot(builder, plan, Plan.CHUNKS)
     dealt = builder.icmp_signed(">", chunks, const(0))
@@ -233,16 +219,14 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
         with share:
             _share(builder, walk, call, record, worker, PACKS | BANDS)
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
     """Add `void panels(call, worker, panels, begin, end)`: some of the panels of a plan that is one
     share, as they are computed in their chunk."""
-    function = ir.Function(module, PANELS_TYPE, panels_symbol(dtype))
-    function.linkage = "internal"
-    call, worker, panels, begin, end = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, given = begun(module, PANELS_TYPE, driver_symbol("panels", dtype), internal=True)
+    call, worker, panels, begin, end = given
     plan = pointer_slot(builder, call, Call.PLAN)
     record = _worker_record(builder, plan, const(0))
     batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
@@ -271,14 +255,13 @@ def _emit_walk(
 ) -> ir.Function:
     """`void walk(call, record, worker, batch_begin, batch_end, chunk, panel_begin, panel_end,
     does)`: `chunk` is the first panel of the chunk, `does` is `PACKS`, `BANDS` or both."""
-    function = ir.Function(module, WALK_TYPE, f"ftuner_walk_{dtype}")
-    function.linkage = "internal"
-    function.attributes.add("noinline")
-    call, share, worker, batch_begin, batch_end, chunk, begin, end, does = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, given = begun(module, WALK_TYPE, f"ftuner_walk_{dtype}", internal=True)
+    call, share, worker, batch_begin, batch_end, chunk, begin, end, does = given
+    builder.function.attributes.add("noinline")
     plan = pointer_slot(builder, call, Call.PLAN)
     context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
-    _fill_context(builder, call, plan, context)
+    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
+    take_operands(builder, call, plan, context)
     workspace = pointer_slot(builder, call, Call.WORKSPACE)
     private = at(builder, workspace, slot(builder, share, Worker.PRIVATE_OFFSET))
     stride = slot(builder, plan, Plan.PRIVATE_STRIDE)
@@ -302,7 +285,7 @@ def _emit_walk(
         wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
         wanted = builder.select(wanted, slot(builder, share, count), const(0))
         with counted_loop(builder, const(0), wanted) as i:
-            record = at(builder, first, builder.mul(i, const(kind.SIZE * SLOT_BYTES)))
+            record = record_at(builder, first, i, kind.SIZE)
             numbers = slot(builder, record, kind.FIRST_PANEL), slot(builder, record, kind.PANELS)
             yield record, _clip(builder, *numbers, chunk, begin, end)
 
@@ -322,13 +305,13 @@ def _emit_walk(
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
         ):
             band = builder.call(covered, [record, rows, memory])
-            emit_band(builder, dtype, plan, pack, context, band, operands, panels)
+            BandWalk(builder, dtype, plan, pack, context, band, operands, panels).walk()
     builder.ret_void()
-    return function
+    return builder.function
 
 
-def _fill_context(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
-    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
+def take_operands(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
+    """Let the context have the operands of the epilogue, those of a call."""
     for i in range(MAX_OPERANDS):
         address = slot(builder, call, Call.OPERANDS + i)
         stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)
@@ -358,7 +341,7 @@ class _Element:
         for offset in self._offsets:
             builder.store(const(0), offset)
         with counted_loop(builder, const(0), rank) as axis:
-            record = at(builder, axes, builder.mul(axis, const(4 * SLOT_BYTES)))
+            record = record_at(builder, axes, axis, 4)
             index = builder.load(self._left, typ=I64)
             # The remainder is the first axis's index: no division there, and most batches have one
             # axis.
@@ -369,9 +352,7 @@ class _Element:
                 builder.store(builder.udiv(index, extent), self._left)
                 rest = builder.urem(index, extent)
                 inside = builder.block
-            here = builder.phi(I64)
-            here.add_incoming(index, before)
-            here.add_incoming(rest, inside)
+            here = joined(builder, (index, rest), (before, inside))
             for i, offset in enumerate(self._offsets):
                 moved = builder.mul(here, slot(builder, record, 1 + i))
                 builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)

@@ -16,17 +16,18 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
+    begun,
     const,
     pointer_slot,
-    reserve,
+    record_at,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding_records import Copies, Copy, Turn
-from ftuner.codegen.llvm.native.records import SLOT_BYTES, Program, Step
+from ftuner.codegen.llvm.native.records import Program, Step
 from ftuner.codegen.llvm.native.symbols import COPY_SYMBOL, JOIN_SYMBOL
 
 
@@ -36,24 +37,12 @@ def emit_joining(module: ir.Module) -> None:
     _emit_join(module)
 
 
-def _record(builder: ir.IRBuilder, words: ir.Value, index: ir.Value, size: ir.Value) -> ir.Value:
-    """The address of a record of `size` words."""
-    return at(builder, words, builder.mul(builder.mul(index, size), const(SLOT_BYTES)))
-
-
-def _word(builder: ir.IRBuilder, words: ir.Value, index: ir.Value) -> ir.Value:
-    """The address of a word."""
-    return _record(builder, words, index, const(1))
-
-
 def _emit_copy(module: ir.Module) -> None:
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR]), COPY_SYMBOL)
-    (copies,) = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (copies,) = begun(module, ir.FunctionType(VOID, [PTR]), COPY_SYMBOL)
     size, row_size = slot(builder, copies, Copies.WORDS), slot(builder, copies, Copies.ROW_WORDS)
 
     def load(words: ir.Value, index: ir.Value) -> ir.Value:
-        return builder.load(_word(builder, words, index), typ=I64)
+        return builder.load(record_at(builder, words, index), typ=I64)
 
     def element(array: int, index: ir.Value) -> ir.Value:
         """An element of an array of the copies."""
@@ -63,14 +52,17 @@ def _emit_copy(module: ir.Module) -> None:
         return slot(builder, copies, array)
 
     with counted_loop(builder, 0, count(Copies.COUNT)) as number:
-        row = _record(builder, pointer_slot(builder, copies, Copies.ROWS), number, row_size)
-        target = _record(builder, pointer_slot(builder, copies, Copies.TARGET), number, size)
+        rows, targets = (
+            pointer_slot(builder, copies, array) for array in (Copies.ROWS, Copies.TARGET)
+        )
+        row = record_at(builder, rows, builder.mul(number, row_size))
+        target = record_at(builder, targets, builder.mul(number, size))
         source = pointer_slot(builder, row, Copy.RECORDS)
         with counted_loop(builder, 0, size) as i:
-            builder.store(load(source, i), _word(builder, target, i))
+            builder.store(load(source, i), record_at(builder, target, i))
 
         def move(index: ir.Value, distance: ir.Value, target: ir.Value = target) -> None:
-            place = _word(builder, target, index)
+            place = record_at(builder, target, index)
             builder.store(builder.add(builder.load(place, typ=I64), distance), place)
 
         moved = builder.sub(builder.ptrtoint(target, I64), slot(builder, row, Copy.RECORDS))
@@ -86,36 +78,33 @@ def _emit_copy(module: ir.Module) -> None:
         with counted_loop(builder, 0, count(Copies.PATCHES)) as i:
             address = load(arrays, element(Copies.PATCH_ARRAYS, i))
             offset = load(target, element(Copies.PATCH_OFFSETS, i))
-            place = _word(builder, target, element(Copies.PATCH_SLOTS, i))
+            place = record_at(builder, target, element(Copies.PATCH_SLOTS, i))
             builder.store(builder.add(address, offset), place)
     builder.ret_void()
 
 
 def _emit_join(module: ir.Module) -> None:
     kind = ir.FunctionType(VOID, [PTR, I64, PTR, PTR])
-    function = ir.Function(module, kind, JOIN_SYMBOL)
-    turns, count, all_copies, table = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    done, written = (reserve(builder, I64, SLOT_BYTES) for _ in range(2))
-    for variable in (done, written):
-        builder.store(const(0), variable)
+    builder, (turns, count, all_copies, table) = begun(module, kind, JOIN_SYMBOL)
+    done, written = variable(builder, const(0)), variable(builder, const(0))
     with counted_loop(builder, 0, count) as i:
-        turn = _record(builder, turns, i, const(Turn.SIZE))
+        turn = record_at(builder, turns, i, Turn.SIZE)
         layout = slot(builder, turn, Turn.LAYOUT)
-        copies = _record(builder, all_copies, layout, const(Copies.SIZE))
+        copies = record_at(builder, all_copies, layout, Copies.SIZE)
         first = slot_address(builder, pointer_slot(builder, copies, Copies.TARGET), Program.SIZE)
         stages = pointer_slot(builder, copies, Copies.STAGES)
         with counted_loop(builder, 0, slot(builder, turn, Turn.STEPS)) as j:
             number = builder.add(slot(builder, turn, Turn.FIRST), j)
-            step = _record(builder, first, number, const(Step.SIZE))
+            step = record_at(builder, first, number, Step.SIZE)
             # The first step of a stage, which may be this one, has its chunks before.
             set_slot(builder, step, Step.BEFORE, builder.load(done, typ=I64))
-            stage = builder.load(_word(builder, stages, number), typ=I64)
-            began = slot(builder, _record(builder, first, stage, const(Step.SIZE)), Step.BEFORE)
+            stage = builder.load(record_at(builder, stages, number), typ=I64)
+            began = slot(builder, record_at(builder, first, stage, Step.SIZE), Step.BEFORE)
             with counted_loop(builder, 0, slot(builder, copies, Copies.COUNT)) as copy:
-                source = _record(builder, step, copy, slot(builder, copies, Copies.WORDS))
+                words = slot(builder, copies, Copies.WORDS)
+                source = record_at(builder, step, builder.mul(copy, words))
                 place = builder.load(written, typ=I64)
-                target = _record(builder, table, place, const(Step.SIZE))
+                target = record_at(builder, table, place, Step.SIZE)
                 for field in range(Step.SIZE):
                     set_slot(builder, target, field, slot(builder, source, field))
                 # Workers that wait for each other within a step have ended all before it.

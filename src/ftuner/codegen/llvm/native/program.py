@@ -9,7 +9,7 @@ yet. If `alone` is not 0, the caller does the same chunks one after the other, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
@@ -18,38 +18,30 @@ from ftuner.codegen.llvm.ir.builder import (
     PTR,
     VOID,
     at,
+    begun,
     call_address,
     const,
     pointer_slot,
-    reserve,
+    record_at,
     set_slot,
     slot,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.binding_records import Tasks
-from ftuner.codegen.llvm.native.records import (
-    PRODUCT_KINDS,
-    SLOT_BYTES,
-    Patch,
-    PoolSlot,
-    Program,
-    Step,
-)
+from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Patch, PoolSlot, Program, Step
 from ftuner.codegen.llvm.native.symbols import (
     POOL_RUN_SYMBOL,
     PROGRAM_SYMBOL,
     TASKS_SYMBOL,
-    alone_symbol,
-    chunk_symbol,
-    job_symbol,
-    panels_symbol,
+    DriverFunction,
+    driver_symbol,
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
 from ftuner.codegen.llvm.native.work_stealing import taken_chunks
-from ftuner.core.dtype import DType
 from ftuner.hardware.tuning import NativeTuning
 
 RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
@@ -58,14 +50,12 @@ RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
 def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> None:
     """Add the runner to a module that has the pool and the drivers."""
     job, walk = _emit_job(module, tuning), _emit_alone(module)
-    function = ir.Function(module, RUN_TYPE, PROGRAM_SYMBOL)
-    program, io, alone = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (program, io, alone) = begun(module, RUN_TYPE, PROGRAM_SYMBOL)
     patches = pointer_slot(builder, program, Program.PATCHES)
     with counted_loop(builder, 0, slot(builder, program, Program.PATCH_COUNT)) as i:
-        record = at(builder, patches, builder.mul(i, const(Patch.SIZE * SLOT_BYTES)))
+        record = record_at(builder, patches, i, Patch.SIZE)
         number = slot(builder, record, Patch.ARRAY)
-        array = pointer_slot(builder, at(builder, io, builder.mul(number, const(SLOT_BYTES))), 0)
+        array = pointer_slot(builder, record_at(builder, io, number), 0)
         data = builder.load(at(builder, array, header_bytes), typ=PTR)
         address = at(builder, data, slot(builder, record, Patch.OFFSET))
         builder.store(address, pointer_slot(builder, record, Patch.SLOT))
@@ -88,18 +78,14 @@ def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> 
 def emit_tasks(module: ir.Module, header_bytes: int) -> None:
     """Add `void tasks(plan, io, alone)`, which runs the job of a `binding_records.Tasks`; `io` and
     `alone` are those of programs."""
-    function = ir.Function(module, RUN_TYPE, TASKS_SYMBOL)
-    plan, io, alone = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (plan, io, alone) = begun(module, RUN_TYPE, TASKS_SYMBOL)
     record = slot_address(builder, plan, Tasks.RECORD)
     set_slot(builder, record, 0, const(0))
-    begin = builder.mul(slot(builder, plan, Tasks.ADDRESSES), const(SLOT_BYTES))
-    addresses = at(builder, record, begin)
+    addresses = record_at(builder, record, slot(builder, plan, Tasks.ADDRESSES))
     with counted_loop(builder, 0, slot(builder, plan, Tasks.ARRAYS)) as i:
-        place = builder.mul(i, const(SLOT_BYTES))
-        array = builder.load(at(builder, io, place), typ=PTR)
+        array = builder.load(record_at(builder, io, i), typ=PTR)
         data = builder.load(at(builder, array, header_bytes), typ=PTR)
-        builder.store(data, at(builder, addresses, place))
+        builder.store(data, record_at(builder, addresses, i))
     job, pool = (pointer_slot(builder, plan, word) for word in (Tasks.JOB, Tasks.POOL))
     has_pool = builder.icmp_signed("==", alone, const(0))
     with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
@@ -114,16 +100,12 @@ def emit_tasks(module: ir.Module, header_bytes: int) -> None:
 
 def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
     """`void job(program, worker)`: one worker's walk over the steps."""
-    function = ir.Function(module, JOB_TYPE, "ftuner_walk_program")
-    function.linkage = "internal"
-    program, worker = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (program, worker) = begun(module, JOB_TYPE, "ftuner_walk_program", internal=True)
     pool = pointer_slot(builder, program, Program.POOL)
     steps = pointer_slot(builder, program, Program.STEPS)
-    epoch = reserve(builder, I64, SLOT_BYTES)
-    builder.store(slot(builder, pool, PoolSlot.EPOCH), epoch)
+    epoch = variable(builder, slot(builder, pool, PoolSlot.EPOCH))
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
-        record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
+        record = record_at(builder, steps, i, Step.SIZE)
         wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE), tuning)
         number = builder.add(builder.load(epoch, typ=I64), const(1))
         builder.store(number, epoch)
@@ -133,18 +115,16 @@ def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
             with builder.if_then(builder.icmp_signed(">", done, const(0))):
                 add_completed(builder, pool, done)
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _emit_alone(module: ir.Module) -> ir.Function:
     """`void alone(program)`: all steps on one thread."""
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR]), "ftuner_walk_program_alone")
-    function.linkage = "internal"
-    (program,) = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = ir.FunctionType(VOID, [PTR])
+    builder, (program,) = begun(module, kind, "ftuner_walk_program_alone", internal=True)
     steps = pointer_slot(builder, program, Program.STEPS)
     with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
-        record = at(builder, steps, builder.mul(i, const(Step.SIZE * SLOT_BYTES)))
+        record = record_at(builder, steps, i, Step.SIZE)
         some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
         kind = _has_kernel(builder, record)
         with builder.if_then(some), builder.if_else(kind) as (kernel, product):
@@ -157,9 +137,9 @@ def _emit_alone(module: ir.Module) -> ir.Function:
                     _panels(builder, record, const(0), chunk)
                 with one:
                     call = pointer_slot(builder, record, Step.ARGUMENT)
-                    _of_kind(builder, record, alone_symbol, [call])
+                    _of_kind(builder, record, "alone", [call])
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _shared(
@@ -171,14 +151,13 @@ def _shared(
     epoch: ir.Value,
 ) -> ir.Value:
     """A worker's part of a step; returns the number of chunks it has done."""
-    done = reserve(builder, I64, SLOT_BYTES)
-    builder.store(const(0), done)
+    done = variable(builder, const(0))
     chunks, tasks = slot(builder, record, Step.CHUNKS), slot(builder, record, Step.TASKS)
     together = builder.icmp_signed("!=", slot(builder, record, Step.TOGETHER), const(0))
     with builder.if_else(together) as (own, dealt):
         with own:
             call = pointer_slot(builder, record, Step.ARGUMENT)
-            _of_kind(builder, record, job_symbol, [call, worker])
+            _of_kind(builder, record, "gemm", [call, worker])
             builder.store(const(1), done)
         with dealt, taken_chunks(builder, pool, worker, workers, epoch, chunks) as chunk:
             bounds = partition_bounds(builder, tasks, chunks, chunk)
@@ -203,7 +182,7 @@ def _piece(
                 _panels(builder, record, worker, chunk)
             with one:
                 call = pointer_slot(builder, record, Step.ARGUMENT)
-                _of_kind(builder, record, chunk_symbol, [call, worker, chunk])
+                _of_kind(builder, record, "chunk", [call, worker, chunk])
 
 
 def _of_several(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
@@ -218,9 +197,9 @@ def _panels(builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, chunk: ir
     parts = builder.udiv(slot(builder, record, Step.CHUNKS), count)
     panels = slot(builder, record, Step.PANELS)
     bounds = partition_bounds(builder, panels, parts, builder.udiv(chunk, count))
-    place = builder.mul(builder.urem(chunk, count), const(SLOT_BYTES))
-    call = pointer_slot(builder, at(builder, pointer_slot(builder, record, Step.CALLS), place), 0)
-    _of_kind(builder, record, panels_symbol, [call, worker, panels, *bounds])
+    calls = pointer_slot(builder, record, Step.CALLS)
+    call = pointer_slot(builder, record_at(builder, calls, builder.urem(chunk, count)), 0)
+    _of_kind(builder, record, "panels", [call, worker, panels, *bounds])
 
 
 def _has_kernel(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
@@ -241,11 +220,11 @@ def _tasks(
 def _of_kind(
     builder: ir.IRBuilder,
     record: ir.Value,
-    symbol: Callable[[DType], str],
+    function: DriverFunction,
     arguments: Sequence[ir.Value],
 ) -> None:
     """Call the driver function of a product's dtype."""
     kind = slot(builder, record, Step.KIND)
     for dtype, number in PRODUCT_KINDS.items():
         with builder.if_then(builder.icmp_signed("==", kind, const(number))):
-            builder.call(builder.module.globals[symbol(dtype)], arguments)
+            builder.call(builder.module.globals[driver_symbol(function, dtype)], arguments)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, const
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, begun, const, record_at
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.binding import emit_binding
 from ftuner.codegen.llvm.native.call_cache import emit_known_call, emit_known_program
@@ -31,32 +31,24 @@ from ftuner.hardware.tuning import NativeTuning
 _NONE = const(0)
 
 
-def emit_workspaces(module: ir.Module) -> None:
-    """Add both functions to a module."""
-    _emit_take(module, _emit_give(module))
-
-
 def _emit_give(module: ir.Module) -> ir.Function:
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), GIVE_WORKSPACE_SYMBOL)
-    table, workspace = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = ir.FunctionType(VOID, [PTR, I64])
+    builder, (table, workspace) = begun(module, kind, GIVE_WORKSPACE_SYMBOL)
     with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
-        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        place = record_at(builder, table, i)
         swapped = builder.cmpxchg(place, _NONE, workspace, "release", "monotonic")
         with builder.if_then(builder.extract_value(swapped, 1)):
             builder.ret_void()
     # Never reached: there are at most as many workspaces as slots.
     builder.ret_void()
-    return function
+    return builder.function
 
 
 def _emit_take(module: ir.Module, give: ir.Function) -> None:
     kind = ir.FunctionType(I64, [PTR, I64, I64])
-    function = ir.Function(module, kind, TAKE_WORKSPACE_SYMBOL)
-    table, least, most = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (table, least, most) = begun(module, kind, TAKE_WORKSPACE_SYMBOL)
     with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
-        place = at(builder, table, builder.mul(i, const(SLOT_BYTES)))
+        place = record_at(builder, table, i)
         # Read first: empty slots are then not written to.
         seen = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
         with builder.if_then(builder.icmp_signed("!=", seen, _NONE)):
@@ -82,7 +74,7 @@ def emit(module: ir.Module, vector_bytes: int, header_bytes: int, tuning: Native
     emit_binding(module)
     emit_joining(module)
     emit_words(module, header_bytes)
-    emit_workspaces(module)
+    _emit_take(module, _emit_give(module))
     for inputs in KNOWN_CALL_INPUTS:
         emit_known_call(module, inputs, header_bytes, tuning)
     emit_known_program(module, header_bytes, tuning)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ftuner.core.cpu.tile import UKernel, epilogue_digest
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import DTYPES, DType
 from ftuner.core.product import ProductTypes
 
 POOL_WORKER_SYMBOL = "ftuner_pool_worker"
@@ -19,48 +21,36 @@ WORDS_SYMBOL = "ftuner_find_words"
 TEXTS_SYMBOL = "ftuner_are_texts"
 TAKE_WORKSPACE_SYMBOL = "ftuner_take_workspace"
 GIVE_WORKSPACE_SYMBOL = "ftuner_give_workspace"
-
-
-def call_symbol(dtype: DType) -> str:
-    """The symbol of the entry point of matrix products."""
-    return f"ftuner_call_{dtype}"
-
+DriverFunction = Literal["call", "gemm", "alone", "chunk", "panels", "pack"]
 
 KNOWN_CALL_INPUTS = (1, 2)
 """Numbers of input arrays of the native functions that Python calls: layers, matrix products."""
 
 
-KNOWN_PROGRAM_SYMBOL = "ftuner_known_program"
-"""The function that Python calls with the inputs of a program, of any number."""
+def known_call_symbol(inputs: int | None) -> str:
+    """The symbol of the function that Python calls with `inputs` arrays to read; if that is None,
+    with the inputs of a program, of any number."""
+    return "ftuner_known_program" if inputs is None else f"ftuner_known_call_{inputs}"
 
 
-def known_call_symbol(inputs: int) -> str:
-    """The symbol of the function that Python calls with `inputs` arrays to read."""
-    return f"ftuner_known_call_{inputs}"
+def driver_symbol(function: DriverFunction, dtype: DType) -> str:
+    """The symbol of a function of the driver of a dtype: `call` is the entry point of matrix
+    products, `gemm` the job that every worker runs, `alone` a product by one thread, for any number
+    of planned workers, `chunk` a chunk of it, `panels` some of its panels, and `pack` packs B."""
+    return f"ftuner_{function}_{dtype}"
 
 
-def job_symbol(dtype: DType) -> str:
-    """The symbol of the job that every worker of a matrix product runs."""
-    return f"ftuner_gemm_{dtype}"
-
-
-def alone_symbol(dtype: DType) -> str:
-    """The symbol of a matrix product by one thread, for any number of planned workers."""
-    return f"ftuner_alone_{dtype}"
-
-
-def chunk_symbol(dtype: DType) -> str:
-    """The symbol of a chunk of a matrix product."""
-    return f"ftuner_chunk_{dtype}"
-
-
-def panels_symbol(dtype: DType) -> str:
-    """The symbol of some panels of a matrix product."""
-    return f"ftuner_panels_{dtype}"
-
-
-def pack_symbol(dtype: DType) -> str:
-    return f"ftuner_pack_{dtype}"
+def runtime_symbols() -> tuple[str, ...]:
+    """The symbols of the functions of the runtime that others may call."""
+    drivers = [
+        s for t in DTYPES.values() for s in (driver_symbol("call", t), driver_symbol("pack", t))
+    ]
+    calls = map(known_call_symbol, (None, *KNOWN_CALL_INPUTS))
+    return (
+        POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL,
+        FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL, COPY_SYMBOL, JOIN_SYMBOL, TAKE_WORKSPACE_SYMBOL,
+        GIVE_WORKSPACE_SYMBOL, *drivers, *calls,
+    )  # fmt: skip
 
 
 def widen_symbol(types: ProductTypes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, call_address, const, slot_address
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, begun, call_address, const, slot_address
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
@@ -79,9 +79,8 @@ def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> No
 
 def _emit_barrier(module: ir.Module, tuning: NativeTuning) -> None:
     """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_BARRIER_SYMBOL)
-    record, workers = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = ir.FunctionType(VOID, [PTR, I64])
+    builder, (record, workers) = begun(module, kind, POOL_BARRIER_SYMBOL)
     generation_address = slot_address(builder, record, Barrier.GENERATION)
     arrived_address = slot_address(builder, record, Barrier.ARRIVED)
     sleepers = slot_address(builder, record, Barrier.SLEEPERS)
@@ -109,21 +108,15 @@ def _emit_barrier(module: ir.Module, tuning: NativeTuning) -> None:
 
 def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     """`void worker(pool, index)`: serve jobs until a null job arrives."""
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
-    pool, index = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (pool, index) = begun(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
     mailbox = mailbox_of(builder, pool, index)
     sleepers = slot_address(builder, mailbox, PoolSlot.MAIL_SLEEPERS)
     gate = slot_address(builder, pool, PoolSlot.GATE)
     introduce(builder, mailbox)
     float_mode = set_default_float_mode(builder)
-    serve = function.append_basic_block("serve")
-    look = function.append_basic_block("look")
-    enter = function.append_basic_block("enter")
-    late = function.append_basic_block("late")
-    inside = function.append_basic_block("inside")
-    work = function.append_basic_block("work")
-    leave = function.append_basic_block("leave")
+    serve, look, enter, late, inside, work, leave = map(
+        builder.append_basic_block, ("serve", "look", "enter", "late", "inside", "work", "leave")
+    )
     entry = builder.block
     builder.branch(serve)
     builder.position_at_end(serve)
@@ -181,11 +174,8 @@ def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
     workers must take part; otherwise workers that have not entered when the caller has finished are
     shut out. A null job makes the workers leave their loops.
     """
-    function = ir.Function(
-        module, ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64]), POOL_RUN_SYMBOL
-    )
-    pool, job, argument, workers, epochs, everyone = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])
+    builder, (pool, job, argument, workers, epochs, everyone) = begun(module, kind, POOL_RUN_SYMBOL)
     gate = slot_address(builder, pool, PoolSlot.GATE)
     builder.store(job, slot_address(builder, pool, PoolSlot.JOB))
     builder.store(argument, slot_address(builder, pool, PoolSlot.ARGUMENT))

@@ -23,9 +23,9 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
     const,
     intrinsic,
+    record_at,
     reserve,
     set_slot,
     slot,
@@ -129,7 +129,7 @@ def _remove_cpu(builder: ir.IRBuilder, mask: ir.Value, cpu: ir.Value) -> None:
     """Remove a CPU from a set; CPU numbers beyond the set are ignored."""
     inside = builder.icmp_unsigned("<", cpu, const(64 * PoolSlot.CPU_MASK_WORDS))
     with builder.if_then(inside):
-        place = at(builder, mask, builder.mul(builder.lshr(cpu, const(6)), const(SLOT_BYTES)))
+        place = record_at(builder, mask, builder.lshr(cpu, const(6)))
         bit = builder.shl(const(1), builder.and_(cpu, const(63)))
         word = builder.load(place, typ=I64)
         builder.store(builder.and_(word, builder.not_(bit)), place)

@@ -22,11 +22,12 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
     const,
     intrinsic,
+    record_at,
     reserve,
     slot_address,
+    variable,
 )
 from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
@@ -45,8 +46,8 @@ def system_call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Va
 
 def mailbox_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
     """The address of a worker's mailbox."""
-    offset = builder.mul(worker, const(PoolSlot.MAILBOX_SIZE * SLOT_BYTES))
-    return at(builder, slot_address(builder, pool, PoolSlot.MAILBOXES), offset)
+    mailboxes = slot_address(builder, pool, PoolSlot.MAILBOXES)
+    return record_at(builder, mailboxes, worker, PoolSlot.MAILBOX_SIZE)
 
 
 _FUTEX_WAIT_PRIVATE = 128
@@ -100,11 +101,9 @@ def wait_until(
     slot. `sleepers` is the address of the count of sleeping threads. Returns the slot's value.
     """
     entry = builder.block
-    poll = builder.append_basic_block("wait.poll")
-    again = builder.append_basic_block("wait.again")
-    pause = builder.append_basic_block("wait.pause")
-    sleep = builder.append_basic_block("wait.sleep")
-    done = builder.append_basic_block("wait.done")
+    poll, again, pause, sleep, done = (
+        builder.append_basic_block(f"wait.{x}") for x in ("poll", "again", "pause", "sleep", "done")
+    )
     builder.branch(poll)
     builder.position_at_end(poll)
     count = builder.phi(I64)
@@ -161,8 +160,7 @@ class Team:
         self._builder, self._state, self._tuning = builder, state, tuning
         self.size, self._rank = size, rank
         self._several = builder.icmp_signed(">", size, const(1))
-        self._number = reserve(builder, I64)
-        builder.store(const(0), self._number)
+        self._number = variable(builder, const(0))
 
     @contextmanager
     def phase(self) -> Iterator[ir.Value]:
@@ -202,9 +200,8 @@ class Team:
             builder.store(builder.extract_value(swapped, 1), mine)
 
     def _claims(self, part: ir.Value) -> ir.Value:
-        builder = self._builder
-        first = slot_address(builder, self._state, TeamState.CLAIMS)
-        return at(builder, first, builder.mul(part, const(TeamState.CLAIM_SLOTS * SLOT_BYTES)))
+        first = slot_address(self._builder, self._state, TeamState.CLAIMS)
+        return record_at(self._builder, first, part, TeamState.CLAIM_SLOTS)
 
     def leave(self) -> None:
         """Emit the end of a task: the last one leaves zeros for the next run."""

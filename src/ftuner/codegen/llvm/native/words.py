@@ -12,9 +12,6 @@ error set for a string that has no UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
@@ -23,13 +20,16 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     at,
+    begun,
     call_address,
     const,
     pointer_slot,
+    record_at,
     reserve,
     slot,
+    variable,
 )
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.loops import counted_loop, while_holds
 from ftuner.codegen.llvm.native.binding_records import WordEntry, WordTable
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.codegen.llvm.native.symbols import TEXTS_SYMBOL, WORDS_SYMBOL
@@ -40,19 +40,17 @@ def emit_words(module: ir.Module, header_bytes: int) -> None:
     which ends with its type."""
     _emit_are_texts(module, header_bytes - SLOT_BYTES)
     kind = ir.FunctionType(I64, [PTR, PTR, I64, PTR, I64])
-    function = ir.Function(module, kind, WORDS_SYMBOL)
-    words, items, count, out, most = function.args
+    b, (words, items, count, out, most) = begun(module, kind, WORDS_SYMBOL)
     value_of = _emit_look_up(module)
-    b = ir.IRBuilder(function.append_basic_block("entry"))
     utf8_kind = ir.FunctionType(PTR, [PTR, PTR])
     utf8 = pointer_slot(b, words, WordTable.UTF8)
     classes = pointer_slot(b, words, WordTable.CLASSES)
     least, longest = slot(b, words, WordTable.LEAST), slot(b, words, WordTable.MOST)
     whole = b.icmp_signed("==", slot(b, words, WordTable.CLASSES), const(0))
     items, lengths = (b.load(place, typ=PTR) for place in (items, out))
-    values = at(b, lengths, b.mul(count, const(SLOT_BYTES)))
-    size, total, place, digest, letters = (reserve(b, I64, SLOT_BYTES) for _ in range(5))
-    b.store(const(0), total)
+    values = record_at(b, lengths, count)
+    size, place, digest, letters = (reserve(b, I64, SLOT_BYTES) for _ in range(4))
+    total = variable(b, const(0))
 
     def number(cell: ir.Value) -> ir.Value:
         return b.load(cell, typ=I64)
@@ -61,7 +59,7 @@ def emit_words(module: ir.Module, header_bytes: int) -> None:
         b.store(b.add(number(cell), by), cell)
 
     with counted_loop(b, 0, count) as i:
-        item = b.load(at(b, items, b.mul(i, const(SLOT_BYTES))), typ=PTR)
+        item = b.load(record_at(b, items, i), typ=PTR)
         text = call_address(b, utf8_kind, utf8, [item, size])
         with b.if_then(b.icmp_unsigned("==", b.ptrtoint(text, I64), const(0)), likely=False):
             b.ret(const(-1))
@@ -99,7 +97,7 @@ def emit_words(module: ir.Module, header_bytes: int) -> None:
             with b.if_then(b.icmp_signed("<", number(total), most), likely=True):
                 word, bytes_ = at(b, text, begin), b.sub(number(place), begin)
                 found = b.call(value_of, [words, number(digest), word, bytes_])
-                b.store(found, at(b, values, b.mul(number(total), const(SLOT_BYTES))))
+                b.store(found, record_at(b, values, number(total)))
             grow(total, const(1))
 
         def begin_word() -> ir.Value:
@@ -110,31 +108,28 @@ def emit_words(module: ir.Module, header_bytes: int) -> None:
         with b.if_else(whole) as (one, several):
             with one:
                 begin = begin_word()
-                with _while(b, is_inside):
+                with while_holds(b, is_inside):
                     read_letter()
                 look_up(begin)
-            with several, _while(b, is_inside):
-                with _while(b, lambda: b.and_(is_inside(), b.not_(is_in_word()))):
+            with several, while_holds(b, is_inside):
+                with while_holds(b, lambda: b.and_(is_inside(), b.not_(is_in_word()))):
                     grow(place, const(1))
                 begin = begin_word()
-                with _while(b, goes_on):
+                with while_holds(b, goes_on):
                     read_letter()
                 some = b.icmp_signed(">", number(letters), const(0))
                 enough = b.icmp_signed(">=", number(letters), least)
                 with b.if_then(b.and_(some, enough)):
                     look_up(begin)
-        own = b.sub(number(total), before)
-        b.store(own, at(b, lengths, b.mul(i, const(SLOT_BYTES))))
+        b.store(b.sub(number(total), before), record_at(b, lengths, i))
     b.ret(number(total))
 
 
 def _emit_are_texts(module: ir.Module, type_word: int) -> None:
-    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64]), TEXTS_SYMBOL)
-    items, count, kind = function.args
-    b = ir.IRBuilder(function.append_basic_block("entry"))
+    b, (items, count, kind) = begun(module, ir.FunctionType(I64, [PTR, I64, I64]), TEXTS_SYMBOL)
     items = b.load(items, typ=PTR)
     with counted_loop(b, 0, count) as i:
-        item = b.load(at(b, items, b.mul(i, const(SLOT_BYTES))), typ=PTR)
+        item = b.load(record_at(b, items, i), typ=PTR)
         # NumPy may leave places empty, and shows None there.
         with b.if_then(b.icmp_unsigned("==", b.ptrtoint(item, I64), const(0)), likely=False):
             b.ret(const(0))
@@ -147,19 +142,15 @@ def _emit_are_texts(module: ir.Module, type_word: int) -> None:
 def _emit_look_up(module: ir.Module) -> ir.Function:
     """`i64 look_up(words, digest, word, bytes)`: the value of a word in a table, in which the
     places after that of its digest are looked at until one is free."""
-    function = ir.Function(
-        module, ir.FunctionType(I64, [PTR, I64, PTR, I64]), "ftuner_look_up_word"
-    )
-    function.linkage = "internal"
-    words, digest, word, length = function.args
-    b = ir.IRBuilder(function.append_basic_block("entry"))
+    kind = ir.FunctionType(I64, [PTR, I64, PTR, I64])
+    b, (words, digest, word, length) = begun(module, kind, "ftuner_look_up_word", internal=True)
     table, texts = (pointer_slot(b, words, n) for n in (WordTable.ENTRIES, WordTable.TEXTS))
-    mask, place, same = slot(b, words, WordTable.MASK), reserve(b, I64), reserve(b, I64)
-    b.store(digest, place)
+    mask, same = slot(b, words, WordTable.MASK), reserve(b, I64)
+    place = variable(b, digest)
     always = ir.Constant(I1, 1)
-    with _while(b, lambda: always):
+    with while_holds(b, lambda: always):
         number = b.and_(b.load(place, typ=I64), mask)
-        entry = at(b, table, b.mul(number, const(WordEntry.SIZE * SLOT_BYTES)))
+        entry = record_at(b, table, number, WordEntry.SIZE)
         own, begin, value = (
             slot(b, entry, n) for n in (WordEntry.BYTES, WordEntry.BEGIN, WordEntry.VALUE)
         )
@@ -176,23 +167,10 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
                 x, y = (b.load(at(b, text, i), typ=I8) for text in (known, word))
                 return b.and_(b.icmp_signed("<", i, length), b.icmp_unsigned("==", x, y))
 
-            with _while(b, agrees):
+            with while_holds(b, agrees):
                 b.store(b.add(b.load(same, typ=I64), const(1)), same)
             with b.if_then(b.icmp_unsigned("==", b.load(same, typ=I64), length)):
                 b.ret(value)
         b.store(b.add(number, const(1)), place)
     b.unreachable()
-    return function
-
-
-@contextmanager
-def _while(b: ir.IRBuilder, holds: Callable[[], ir.Value]) -> Iterator[None]:
-    """Emit a loop, which begins with its condition."""
-    head, body, done = (b.append_basic_block(f"while.{x}") for x in ("head", "body", "done"))
-    b.branch(head)
-    b.position_at_end(head)
-    b.cbranch(holds(), body, done)
-    b.position_at_end(body)
-    yield
-    b.branch(head)
-    b.position_at_end(done)
+    return b.function

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, const, slot_address
+from ftuner.codegen.llvm.ir.builder import I64, PTR, begun, const, slot_address
 from ftuner.codegen.llvm.ir.loops import partition_bounds
 from ftuner.codegen.llvm.native.records import CHUNK_BITS, MAX_CHUNKS_A_WORKER, SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.waiting import mailbox_of
@@ -38,9 +38,7 @@ def taken_chunks(
     chunks: ir.Value,
 ) -> Iterator[ir.Value]:
     """Emit a loop that takes chunks until none is left; yields the chunk."""
-    take = builder.append_basic_block("take")
-    work = builder.append_basic_block("work")
-    done = builder.append_basic_block("done")
+    take, work, done = map(builder.append_basic_block, ("take", "work", "done"))
     builder.branch(take)
     builder.position_at_end(take)
     function = builder.module.globals[TAKE_SYMBOL]
@@ -59,16 +57,13 @@ def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Val
 def emit_chunks(module: ir.Module) -> None:
     """Add `i64 take(pool, worker, workers, epoch, chunks)` to a module; it returns a chunk that the
     caller now owns, or `NO_CHUNK`."""
-    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64, I64, I64]), TAKE_SYMBOL)
-    function.linkage = "internal"
-    pool, worker, workers, epoch, chunks = function.args
-    entry = function.append_basic_block("entry")
-    look = function.append_basic_block("look")
-    take = function.append_basic_block("take")
-    onward = function.append_basic_block("onward")
-    taken = function.append_basic_block("taken")
-    nothing = function.append_basic_block("nothing")
-    builder = ir.IRBuilder(entry)
+    kind = ir.FunctionType(I64, [PTR, I64, I64, I64, I64])
+    builder, given = begun(module, kind, TAKE_SYMBOL, internal=True)
+    pool, worker, workers, epoch, chunks = given
+    entry = builder.block
+    look, take, onward, taken, nothing = map(
+        builder.append_basic_block, ("look", "take", "onward", "taken", "nothing")
+    )
     builder.branch(look)
 
     # The worker's own range comes first, then those of the next workers, modulo their number.

@@ -7,29 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
-    COPY_SYMBOL,
-    DECIDE_SYMBOL,
-    FILL_SYMBOL,
-    GIVE_WORKSPACE_SYMBOL,
-    JOIN_SYMBOL,
-    KNOWN_CALL_INPUTS,
-    KNOWN_PROGRAM_SYMBOL,
-    POOL_RUN_SYMBOL,
-    POOL_WORKER_SYMBOL,
-    PROGRAM_SYMBOL,
-    TAKE_WORKSPACE_SYMBOL,
-    TASKS_SYMBOL,
-    TEXTS_SYMBOL,
-    WORDS_SYMBOL,
-    call_symbol,
     finish_symbol,
-    known_call_symbol,
-    pack_symbol,
     reduce_symbol,
+    runtime_symbols,
     widen_symbol,
 )
 from ftuner.core.cpu.tile import UKernel
-from ftuner.core.dtype import DTYPES
 from ftuner.core.functions import ScalarFunction, registered_in
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet
@@ -136,12 +119,5 @@ def widen_bundle(types: ProductTypes, lanes: int, isa: InstructionSet) -> Bundle
 def runtime_bundle(vector_bytes: int, header_bytes: int, tuning: NativeTuning) -> Bundle:
     """The thread pool, the drivers of all dtypes, and the functions that Python calls.
     `header_bytes`: the size of the header of a Python object."""
-    entries = [f(t) for t in DTYPES.values() for f in (call_symbol, pack_symbol)]
-    calls = [KNOWN_PROGRAM_SYMBOL, *map(known_call_symbol, KNOWN_CALL_INPUTS)]
-    workspaces = TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL
-    programs = PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL
-    pool = POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL
-    batches = COPY_SYMBOL, JOIN_SYMBOL
-    symbols = *pool, *programs, *batches, *workspaces, *entries, *calls
-    arguments = (vector_bytes, header_bytes, tuning)
+    arguments, symbols = (vector_bytes, header_bytes, tuning), runtime_symbols()
     return Bundle("ftuner.codegen.llvm.native.runtime", arguments, symbols, inlines=False)

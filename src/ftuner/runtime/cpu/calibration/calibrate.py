@@ -18,8 +18,6 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.hardware.constants import Calibration, Fitted, confidence
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.planner.cpu.plan import Choice, Grid
-from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.calibration.intakes import fit_code, fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Found, Stand, between, stand_families
 from ftuner.runtime.cpu.calibration.steps import fit_steps
@@ -77,10 +75,7 @@ def _product(stand: Stand, workers: int, used: int) -> Trial:
     """Some panels for each of `workers`, done by `used` of them."""
     n = stand.family.nr * _PANELS * workers
     weights = stand.bed.weights(stand.hardware.levels[1], n, _STEPS)
-    problem = panel_problem(n, _STEPS, stand.width, stand.tallest, used)
-    choice = Choice(Grid(1, 1, used, 1), stand.width, _STEPS, False, False, False)
-    planner = stand.products.planner
-    return stand.bed.trial(planner.lay_out(problem, planner.candidate(problem, choice)), weights)
+    return stand.trial(((stand.tallest, 1),), weights, workers=used)
 
 
 _LOG = logging.getLogger(__name__)
@@ -110,14 +105,6 @@ STEP_FITS = (Fit("steps", fit_steps, 0.2),)
 """Those that compile kernels of their own, for a calibration that may take longer."""
 
 
-def _products_of(kernels: Kernels) -> Products:
-    """Products of float32, of which only what the stand needs is compiled."""
-    types = product_types(FLOAT32)
-    library = kernels.library(types, ACCUMULATOR)
-    families = stand_families(library)
-    return Products(kernels, kernels.compiled(types, ACCUMULATOR, None, families))
-
-
 def calibrate(
     kernels: Kernels, budget_s: float, session: Callable[[CpuTuning], Any],
     progress: Progress | None = None, fits: Sequence[Fit] = FITS,
@@ -127,7 +114,10 @@ def calibrate(
     `kernels`: of the ISA to measure with; `session`: as of `Stand`; `budget_s`: seconds to measure
     for, beside what a fit takes at least, and after compiling the uKernels that are measured.
     """
-    products = _products_of(kernels)
+    types = product_types(FLOAT32)
+    # Only what the stand needs is compiled.
+    families = stand_families(kernels.library(types, ACCUMULATOR))
+    products = Products(kernels, kernels.compiled(types, ACCUMULATOR, None, families))
     began = time.perf_counter()
     before = tuning = kernels.hardware.tuning
     stand = Stand(products, began + budget_s, session)

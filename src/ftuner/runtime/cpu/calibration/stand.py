@@ -150,9 +150,7 @@ class Stand:
         plan = planner.lay_out(problem, planner.candidate(problem, choice), chunks)
         covered = plan.covered(segments, reading)
         assert covered is not None
-        kernels: Mapping[str, Mapping[int, int]] | None = None
-        if addresses is not None:
-            kernels = {self.family.name: addresses}
+        kernels = None if addresses is None else {self.family.name: addresses}
         return self.bed.trial(covered, weights, kernels)
 
     def timed(self, trials: Sequence[Trial], rounds: int, share: float = 1.0) -> list[Timing]:
