@@ -10,7 +10,7 @@ from ftuner.errors import ShapeError
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
-from ftuner.graph.algebra import apply, isinf, scalar
+from ftuner.graph.algebra import apply, isinf, scalar, where
 from ftuner.graph.checks import malformed, origin, require
 from ftuner.graph.ir import Value
 
@@ -39,7 +39,7 @@ def _folded(node: NodeView, *xs: Value, op: str) -> Value:
 for _name, _row in SCALAR_FUNCTIONS.items():
     if _row.onnx is not None:
         onnx(_row.onnx, op=_name)(_plain)
-for _op, _name in {"Det": "determinant", "StringConcat": "join", "Where": "where"}.items():
+for _op, _name in {"Det": "determinant", "StringConcat": "join"}.items():
     onnx(_op, op=_name)(_plain)
 onnx("Gelu", domain=MICROSOFT, op="gelu")(_plain)
 for _op, _name in {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}.items():
@@ -114,3 +114,8 @@ def _bit_shift(x: Value, y: Value, direction: str) -> Value:
     if direction not in ("LEFT", "RIGHT"):
         raise malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
     return apply(f"shift_{direction.lower()}", x, y)
+
+
+@onnx("Where")
+def _where(condition: Value, x: Value, y: Value) -> Value:
+    return where(condition, x, y)
