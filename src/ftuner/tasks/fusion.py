@@ -40,11 +40,6 @@ _OF_INDICES: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 }  # fmt: skip
 _DIVISIONS = {"divide": quotient, "remainder": remainder}
 """Of numbers that are zero or more: those of dims round down, those of nests towards zero."""
-_COMPARED: Mapping[str, Callable[[Dim, Dim], tir.Test]] = {
-    "less": lambda x, y: tir.Test(y - x - 1),
-    "less_equal": lambda x, y: tir.Test(y - x),
-    "equal": lambda x, y: tir.Test(x - y, exact=True),
-}
 _Load = Callable[[Step, Sequence[Dim]], tir.Expr]
 
 
@@ -90,8 +85,8 @@ def _step(
             return tir.Choose(*parts) if payload == ABSENT else tir.Apply("where", parts)
     if whole and len(given) == 2:
         x, y = indices
-        if step.op in _COMPARED:
-            return _COMPARED[step.op](x, y)
+        if step.op in tir.COMPARED:
+            return tir.COMPARED[step.op](x, y)
         if step.dtype == INT64 and step.op in _OF_INDICES:
             return _OF_INDICES[step.op](x, y)
         low = least_value(x)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ftuner.core.dim import Dim, symbol, symbols_of
@@ -25,11 +25,6 @@ from ftuner.tasks import program as tir
 
 LANE, BLOCK = "lane", "block"
 """The index of a lane within a block, and that of the block."""
-_TESTS: Mapping[str, Callable[[Dim, Dim], tir.Test]] = {
-    "less": lambda x, y: tir.Test(y - x - 1),
-    "less_equal": lambda x, y: tir.Test(y - x),
-    "equal": lambda x, y: tir.Test(x - y, exact=True),
-}
 
 
 @dataclass(frozen=True)
@@ -300,11 +295,11 @@ class Elements(ABC):
             return tir.Test(int(bool(one.value)) - 1)
         if isinstance(one, written.Apply):
             arguments = one.arguments
-            if one.function in _TESTS and arguments[0].type == INDEX:
+            if one.function in tir.COMPARED and arguments[0].type == INDEX:
                 first, second = map(self._dim, arguments)
                 if first is not None and second is not None:
-                    return _TESTS[one.function](first, second)
-            elif one.function in _TESTS and self._is_own(arguments):
+                    return tir.COMPARED[one.function](first, second)
+            elif one.function in tir.COMPARED and self._is_own(arguments):
                 return tir.Apply(one.function, tuple(map(self.value, arguments)))
             if one.function.startswith("logical_"):
                 return tir.Apply(one.function, tuple(map(self.condition, arguments)))

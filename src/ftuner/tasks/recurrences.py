@@ -13,20 +13,18 @@ from typing import Any
 
 from ftuner.core.dim import Dim, ceil_quotient, product, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64
-from ftuner.core.evaluation import Renaming
 from ftuner.core.functions import neutral
 from ftuner.define.elements import Reduction
 from ftuner.define.groups import MOST_DELAYS, Group, Uses, position_of, reads_of
 from ftuner.define.recurrences import Recurrence
 from ftuner.define.values import Lowering
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.ir import TensorType, Value, building
-from ftuner.graph.operator import Require
+from ftuner.graph.ir import Value, building
 from ftuner.tasks import program as tir
 from ftuner.tasks.cost import Tiles
 from ftuner.tasks.interpret import interpret
 from ftuner.tasks.recurrence_elements import BLOCK, LANE, Elements, Given
-from ftuner.tasks.schedule import shares
+from ftuner.tasks.schedule import Scheduled
 from ftuner.tasks.step import OPERATOR
 
 LANES_OF_A_STEP = (32, 16)
@@ -39,32 +37,17 @@ FEW = 8
 _COMBINED = {"sum": "add", "mean": "add", "product": "multiply"}
 
 
-class Recurring:
-    """The programs of a group, as those of a schedule."""
+class Recurring(Scheduled):
+    """The programs of a group."""
 
     def __init__(self, name: str, programs: Mapping[Tiles, tir.Program], where: str) -> None:
-        self.__name__, self.programs, self._where = name, programs, where
-
-    def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
-        """The value of `workers` in a graph."""
-        (first, *_) = self.programs.values()
-        return shares(Renaming(extents)(product(first.outputs[0].shape)))
-
-    def results_of(
-        self, types: Sequence[TensorType], extents: Mapping[str, Dim], require: Require
-    ) -> tuple[TensorType, ...]:
-        """The types of the results for operands in a graph."""
-        (first, *_) = self.programs.values()
-        renamed = Renaming(extents)
-        for declared, given in zip(first.inputs, types, strict=True):
-            for dim, extent in zip(declared.shape, given.shape, strict=True):
-                require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
-        return tuple(TensorType(first.dtype, tuple(map(renamed, a.shape))) for a in first.outputs)
+        super().__init__(name, programs)
+        self._where = where
 
     def reference(self, arrays: Sequence[Any], extents: Sequence[int]) -> Any:
         """The results of operands, by the interpreter."""
-        (first, *_) = self.programs.values()
-        found = interpret(first, arrays, dict(zip(first.extents, extents, strict=True)), 1)
+        values = dict(zip(self._any.extents, extents, strict=True))
+        found = interpret(self._any, arrays, values, 1)
         return found[0] if len(found) == 1 else tuple(found)
 
     def defined(self, operands: Sequence[Value]) -> list[Value]:
