@@ -157,7 +157,10 @@ def _nested(depth: int) -> onnx.ModelProto:
 
 LONG = ", ".join("0" * (MAX_ATTRIBUTE_ELEMENTS + 1))
 MALFORMED: dict[str, tuple[onnx.ModelProto, str]] = {
-    "cycle": (of("a = Add(x, b) b = Relu(a) y = Relu(b)"), "wait for each other"),
+    "cycle": (
+        of("a = Add(x, b) b = Relu(a) y = Relu(b)"),
+        r"wait for each other: \w+ node that gives '[ab]', \w+ node that gives '[ab]'$",
+    ),
     "missing value": (of("y = Add(x, gone)"), "nothing gives its input 'gone'"),
     "missing input": (of('y = Add(x, "")'), "input 1 is missing"),
     "missing output": (of("z = Relu(x)"), "no node gives the output 'y'"),

@@ -310,7 +310,7 @@ def test_no_width_and_no_scale() -> None:
 
 
 BAD = {
-    "integers": (of_x("RandomNormalLike", dtype=INT64), "random numbers of int64"),
+    "integers": (of_x("RandomNormalLike", dtype=INT64), "dtype is int64; expected floats"),
     "like integers": (of_x("RandomUniformLike", "int64"), "random numbers of int64"),
     "no dtype": (of_x("RandomNormalLike", dtype=99), "attribute dtype.*99"),
     "no width": (of_x("RandomUniformLike", low=-3e38, high=float("inf")), "attribute high is inf"),

@@ -167,6 +167,13 @@ def test_providers_that_are_not_there() -> None:
         ftuner.ort.InferenceSession(models.scaled_sum(), providers=CPU)
 
 
+def test_tuning_results_of_another_library() -> None:
+    session = session_of(ftuner.ort)
+    session.set_tuning_results(session.get_tuning_results())
+    with pytest.raises(RuntimeError, match="results are given; expected none"):
+        session.set_tuning_results([{"ep": "CPUExecutionProvider"}])
+
+
 def test_options_are_those_at_the_start() -> None:
     options = ftuner.ort.SessionOptions()
     options.add_session_config_entry("a", "b")

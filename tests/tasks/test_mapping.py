@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from itertools import product
 from math import prod
 
 import pytest
@@ -11,17 +12,16 @@ from hypothesis import strategies as st
 
 from ftuner.errors import ShapeError
 from ftuner.tasks import mapping as mapping_module
-from ftuner.tasks.mapping import (
-    TaskMapping,
-    covers_exactly_once,
-    factors,
-    grid,
-    repeat,
-    spatial,
-    split,
-)
+from ftuner.tasks.mapping import TaskMapping, factors, grid, repeat, spatial, split
 
 Table = list[list[tuple[int, ...]]]
+
+
+def covers_exactly_once(mapping: TaskMapping) -> bool:
+    """Whether every task of `mapping.shape` is executed by exactly one worker, exactly once, and
+    nothing else is executed."""
+    executed = sorted(task for _, task in mapping.enumerate())
+    return executed == list(product(*map(range, mapping.shape)))
 
 
 @st.composite

@@ -18,16 +18,9 @@ import ftuner
 from ftuner.core.operating_system import own_affinity
 from ftuner.core.units import capacity, count
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
+from ftuner.hardware import system
 from ftuner.hardware.isa import instruction_sets
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.system import (
-    SystemFacts,
-    cpu_quota,
-    memory_limit,
-    promised_isas,
-    read_system,
-    read_text,
-)
 from ftuner.runtime.cache import (
     CACHE_VARIABLE,
     MAX_BYTES_VARIABLE,
@@ -81,7 +74,7 @@ class Finding:
 def checked() -> list[Finding]:
     """All findings, part by part."""
     found: list[Finding] = []
-    facts = read_system()
+    facts = system.read_system()
     for part, check in _CHECKS.items():
         try:
             found += check(facts)
@@ -90,7 +83,7 @@ def checked() -> list[Finding]:
     return found
 
 
-def check_versions(facts: SystemFacts) -> Iterator[Finding]:
+def check_versions(facts: system.SystemFacts) -> Iterator[Finding]:
     """ftuner, Python, and the packages that it needs or can use."""
     yield Finding("versions", RIGHT, f"ftuner {ftuner.__version__}, "
                   f"Python {platform.python_version()} on {platform.system()}")  # fmt: skip
@@ -119,7 +112,7 @@ def _llvm(found: str) -> Finding:
     return Finding("versions", RIGHT, f"llvmlite {found} with LLVM {llvm}")
 
 
-def check_cache(facts: SystemFacts) -> Iterator[Finding]:
+def check_cache(facts: system.SystemFacts) -> Iterator[Finding]:
     """The folder: there, writeable, private; its size against the limit."""
     cache = default_cache()
     state = cache.state()
@@ -146,9 +139,9 @@ def check_cache(facts: SystemFacts) -> Iterator[Finding]:
         yield Finding("cache", RIGHT, text)
 
 
-def check_hardware(facts: SystemFacts) -> Iterator[Finding]:
+def check_hardware(facts: system.SystemFacts) -> Iterator[Finding]:
     """The CPU, its ISAs, and its model and calibration in the cache."""
-    promised = promised_isas(facts)
+    promised = system.promised_isas(facts)
     yield Finding("hardware", RIGHT, f"{facts.model_name} ({facts.architecture}), "
                   f"{count(facts.cores, 'usable core')}")  # fmt: skip
     asked = os.environ.get(ISA_VARIABLE) or None
@@ -210,7 +203,7 @@ def _calibration(hardware: CpuHardware, known: KeptCalibration | None) -> Iterat
         yield Finding("calibration", RIGHT, text)
 
 
-def check_threads(facts: SystemFacts) -> Iterator[Finding]:
+def check_threads(facts: system.SystemFacts) -> Iterator[Finding]:
     """Threads against usable cores, affinity and quota."""
     affinity, cpus = len(own_affinity()), os.cpu_count() or 1
     try:
@@ -234,9 +227,9 @@ def check_threads(facts: SystemFacts) -> Iterator[Finding]:
                       f"{THREADS_VARIABLE} alone")  # fmt: skip
 
 
-def check_limits(facts: SystemFacts, root: Path = Path("/")) -> Iterator[Finding]:
+def check_limits(facts: system.SystemFacts, root: Path = Path("/")) -> Iterator[Finding]:
     """Control groups, and huge pages."""
-    quota, limit = cpu_quota(root), memory_limit(root)
+    quota, limit = system.cpu_quota(root), system.memory_limit(root)
     threads = _threads_or(facts.cores)
     if quota is None:
         yield Finding("limits", RIGHT, "no CPU quota")
@@ -254,7 +247,7 @@ def check_limits(facts: SystemFacts, root: Path = Path("/")) -> Iterator[Finding
                       "killed", "raise it to the size of the weights and 1 GiB")  # fmt: skip
     else:
         yield Finding("limits", RIGHT, f"memory limit of {capacity(limit)}")
-    pages = read_text(root / HUGE_PAGES)
+    pages = system.read_text(root / HUGE_PAGES)
     if pages is None:
         yield Finding("limits", RIGHT, "transparent huge pages: the system does not say")
     elif "[never]" in pages:
@@ -282,7 +275,7 @@ def installed(name: str) -> str | None:
 
 def check_gpu(root: Path = Path("/")) -> Iterator[Finding]:
     """Whether there is an NVIDIA GPU, its driver, the packages, and what kernels can run on."""
-    driver = read_text(root / DRIVER)
+    driver = system.read_text(root / DRIVER)
     if driver is None:
         if _on_the_bus(root):
             yield Finding(PART, WARNING, "an NVIDIA GPU without a driver: the CPU alone is used",
@@ -348,13 +341,13 @@ def _on_the_bus(root: Path) -> bool:
     except OSError:
         return False
     return any(
-        read_text(folder / "vendor") == NVIDIA
-        and (read_text(folder / "class") or "").startswith(DISPLAYS)
+        system.read_text(folder / "vendor") == NVIDIA
+        and (system.read_text(folder / "class") or "").startswith(DISPLAYS)
         for folder in folders
     )
 
 
-_CHECKS: dict[str, Callable[[SystemFacts], Iterator[Finding]]] = {
+_CHECKS: dict[str, Callable[[system.SystemFacts], Iterator[Finding]]] = {
     "versions": check_versions,
     "cache": check_cache,
     "hardware": check_hardware,

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ftuner.cli import explain_model
-from ftuner.cli.options import (
-    ExtentOption,
-    JsonOption,
-    MachineOption,
-    ProductArgument,
-    given_extents,
-    option,
-)
+from ftuner.cli import explain_model, options
 from ftuner.cli.output import console, print_json, show_table
 from ftuner.cli.routing import ModelFiles
 from ftuner.core.units import count, duration
@@ -36,19 +28,22 @@ def explain() -> None:
 
 @app.command()
 def gemm(
-    extents: ProductArgument = None,
-    m: ExtentOption = None,
-    n: ExtentOption = None,
-    k: ExtentOption = None,
-    batch: Annotated[int, option("N", "Products of these extents in one call.", min=1)] = 1,
+    extents: options.ProductArgument = None,
+    m: options.ExtentOption = None,
+    n: options.ExtentOption = None,
+    k: options.ExtentOption = None,
+    batch: Annotated[int, options.option("N", "Products of these extents in one call.", min=1)] = 1,
     dtype: Annotated[
-        str, option("DTYPE", "float32 or float64; on a GPU float16, bfloat16, tf32 or float32.")
+        str,
+        options.option("DTYPE", "float32 or float64; on a GPU float16, bfloat16, tf32 or float32."),
     ] = "float32",
-    workers: Annotated[int | None, option("N", "Threads; default: all.", min=1)] = None,
-    hardware: MachineOption = None,
-    isa: Annotated[str | None, option("ISA", "Of a CPU; default: the widest.")] = None,
-    save: Annotated[Path | None, option("FILE", "Draw the plan to an SVG or PNG file.")] = None,
-    as_json: JsonOption = False,
+    workers: Annotated[int | None, options.option("N", "Threads; default: all.", min=1)] = None,
+    hardware: options.MachineOption = None,
+    isa: Annotated[str | None, options.option("ISA", "Of a CPU; default: the widest.")] = None,
+    save: Annotated[
+        Path | None, options.option("FILE", "Draw the plan to an SVG or PNG file.")
+    ] = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Explain the plan of a product from its extents M N K.
 
@@ -61,7 +56,7 @@ def gemm(
     from ftuner.report.picture import plan_picture
     from ftuner.report.tables import estimate_table, roofline_table
 
-    shape = given_extents(extents, {"m": m, "n": n, "k": k})
+    shape = options.given_extents(extents, {"m": m, "n": n, "k": k})
     if shape is None:
         raise typer.BadParameter("give the extents M N K, such as 77 768 768")
     m, n, k = shape

@@ -9,25 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ftuner.cli.options import (
-    DeviceOption,
-    InputOption,
-    JsonOption,
-    ModelArgument,
-    ShapeOption,
-    ThreadsOption,
-    flag,
-    option,
-)
-from ftuner.cli.output import (
-    console,
-    loaded,
-    print_json,
-    read_specs,
-    sampled,
-    shape_text,
-    show_table,
-)
+from ftuner.cli import options, output
 from ftuner.core.units import capacity, count, duration
 from ftuner.errors import ConfigurationError, InputError
 
@@ -49,19 +31,21 @@ class Measured:
 
 
 def model(
-    path: ModelArgument,
-    inputs: InputOption = None,
-    shapes: ShapeOption = None,
-    before: Annotated[bool, flag("--before", "Show the nodes as the file has them.")] = False,
-    threads: ThreadsOption = None,
-    device: DeviceOption = "cpu",
+    path: options.ModelArgument,
+    inputs: options.InputOption = None,
+    shapes: options.ShapeOption = None,
+    before: Annotated[
+        bool, options.flag("--before", "Show the nodes as the file has them.")
+    ] = False,
+    threads: options.ThreadsOption = None,
+    device: options.DeviceOption = "cpu",
     save: Annotated[
-        Path | None, option("FILE", "Write all of it, with charts, to one .html file.")
+        Path | None, options.option("FILE", "Write all of it, with charts, to one .html file.")
     ] = None,
     every_step: Annotated[
-        bool, flag("--all", "A row for each step; by default equal steps share one.")
+        bool, options.flag("--all", "A row for each step; by default equal steps share one.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show the steps of an ONNX model; with shapes, also their times.
 
@@ -84,7 +68,7 @@ def model(
         return
     feeds = None
     if inputs or shapes:
-        specs = read_specs(path) if record is None else specs_of(record)
+        specs = output.read_specs(path) if record is None else specs_of(record)
         feeds = gathered_inputs(specs, inputs, shapes)
     found, measured = _explained(path, record, feeds, threads, device)
     title = _title(path, record, found, feeds)
@@ -101,11 +85,11 @@ def model(
         if feeds is not None and measured is not None:
             document["inputs"] = {name: list(x.shape) for name, x in feeds.items()}
             document["measured"] = asdict(measured)
-        print_json(document)
+        output.print_json(document)
         return
     _show(title, found, measured, every_step)
     if save is not None:
-        console().print(f"written to {save}", soft_wrap=True)
+        output.console().print(f"written to {save}", soft_wrap=True)
 
 
 def _explained(
@@ -134,10 +118,10 @@ def _explained(
             raise InputError(text) from need
         graph = optimised(graph, halves=device != CPU)
         return explain_model([lower(part.graph, runs=runs) for part in split(graph)], {}), None
-    compiled, _ = loaded(path, threads, device)
+    compiled, _ = output.loaded(path, threads, device)
     if feeds is None:
         return compiled.explain(), None
-    samples = sampled(lambda: compiled.run(feeds))
+    samples = output.sampled(lambda: compiled.run(feeds))
     measured = Measured(
         statistics.median(samples), min(samples), len(samples), device, compiled.threads
     )
@@ -152,7 +136,7 @@ def _title(
     nodes = "" if record is None else f"{count(len(record.graph.nodes), 'node')} of ONNX in "
     title = f"{path.name}: {nodes}{groups}"
     if feeds is not None:
-        title += ", " + ", ".join(f"{n}={shape_text(x.shape)}" for n, x in feeds.items())
+        title += ", " + ", ".join(f"{n}={output.shape_text(x.shape)}" for n, x in feeds.items())
     return title
 
 
@@ -170,15 +154,15 @@ def _show(
     from ftuner.report.model_tables import model_table, rows_of, work_table
     from ftuner.report.tables import roofline_table
 
-    out = console()
+    out = output.console()
     rows = rows_of(found, every_step)
-    show_table(out, model_table(found, rows, title))
+    output.show_table(out, model_table(found, rows, title))
     out.print(_memory_line(found))
     if measured is None:
         return
     if found.roofline is not None:
-        show_table(out, work_table(found, rows))
-        show_table(out, roofline_table(found.roofline, found.flops / measured.median_s))
+        output.show_table(out, work_table(found, rows))
+        output.show_table(out, roofline_table(found.roofline, found.flops / measured.median_s))
     out.print(
         f"measured: {duration(measured.median_s)} a run, median of {measured.runs}, on "
         f"{measured.device} with {count(measured.threads, 'thread')}; groups were run one by one; "
@@ -208,7 +192,7 @@ def _show_nodes(path: Path, record: ModelRecord, as_json: bool) -> None:
     graph = record.graph
     values, nodes = [*map(str, specs_of(record))], [*map(str, graph.nodes)]
     if as_json:
-        print_json(
+        output.print_json(
             {"model": str(path), "inputs": values, "nodes": nodes, "outputs": [*graph.outputs]}
         )
         return

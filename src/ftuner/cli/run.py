@@ -6,27 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ftuner.cli.options import (
-    AppendOption,
-    DeviceOption,
-    HeldOption,
-    InputOption,
-    JsonOption,
-    ModelArgument,
-    PrecisionOption,
-    ShapeOption,
-    ThreadsOption,
-    option,
-)
-from ftuner.cli.output import (
-    console,
-    loaded,
-    print_json,
-    read_specs,
-    seconds_of,
-    shape_text,
-    show_table,
-)
+from ftuner.cli import options, output
 from ftuner.core.units import count, duration
 
 if TYPE_CHECKING:
@@ -36,27 +16,27 @@ if TYPE_CHECKING:
 
 
 def run(
-    path: ModelArgument,
-    inputs: InputOption = None,
-    shapes: ShapeOption = None,
+    path: options.ModelArgument,
+    inputs: options.InputOption = None,
+    shapes: options.ShapeOption = None,
     output_dir: Annotated[
-        Path | None, option("FOLDER", "A folder to save outputs in, as .npy files.")
+        Path | None, options.option("FOLDER", "A folder to save outputs in, as .npy files.")
     ] = None,
-    threads: ThreadsOption = None,
-    device: DeviceOption = "cpu",
-    dtype: HeldOption = None,
-    append_in_place: AppendOption = False,
-    precision: PrecisionOption = "float32",
-    as_json: JsonOption = False,
+    threads: options.ThreadsOption = None,
+    device: options.DeviceOption = "cpu",
+    dtype: options.HeldOption = None,
+    append_in_place: options.AppendOption = False,
+    precision: options.PrecisionOption = "float32",
+    as_json: options.JsonOption = False,
 ) -> None:
     """Run an ONNX model and describe its outputs."""
     from ftuner.cli.arrays import description, gathered_inputs, save
 
-    feeds = gathered_inputs(read_specs(path), inputs, shapes)
-    model, compile_s = loaded(path, threads, device, dtype, append_in_place, precision)
+    feeds = gathered_inputs(output.read_specs(path), inputs, shapes)
+    model, compile_s = output.loaded(path, threads, device, dtype, append_in_place, precision)
     results: list[Array] = []
-    first_s = seconds_of(lambda: results.extend(model.run(feeds)))
-    again_s = seconds_of(lambda: model.run(feeds))
+    first_s = output.seconds_of(lambda: results.extend(model.run(feeds)))
+    again_s = output.seconds_of(lambda: model.run(feeds))
     names = [spec.name for spec in model.outputs]
     files = save(names, results, output_dir) if output_dir is not None else {}
     described = [
@@ -76,12 +56,12 @@ def run(
         "outputs": described,
     }
     if as_json:
-        print_json(document)
+        output.print_json(document)
         return
     from ftuner.report.model import growth_facts
 
-    out = console()
-    show_table(out, _outputs_table(described))
+    out = output.console()
+    output.show_table(out, _outputs_table(described))
     out.print(
         f"loaded in {duration(compile_s)}; first call at these extents {duration(first_s)}, "
         f"another {duration(again_s)}, on {count(model.threads, 'thread')} of {device}",
@@ -99,7 +79,7 @@ def _outputs_table(described: Sequence[dict[str, Any]]) -> Table:
     from ftuner.report.tables import table
 
     rows = [
-        (entry["name"], entry["dtype"], shape_text(entry["shape"]),
+        (entry["name"], entry["dtype"], output.shape_text(entry["shape"]),
          *(_shown(entry[what]) for what in ("min", "mean", "max")))
         for entry in described
     ]  # fmt: skip

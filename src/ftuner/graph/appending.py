@@ -18,13 +18,14 @@ keeps its length, or it is padded to as many rows as there are tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape, Symbolic, ceil_quotient, maximum, row_major_strides
 from ftuner.core.index_expr import Operand
-from ftuner.graph.ir import Graph, Node, Value, consumers, producers
+from ftuner.graph.ir import Graph, Node, Value
+from ftuner.graph.rewrite.surroundings import Surroundings
 
 ROOM_ROWS = 128
 """Memory has room for a multiple of this many rows. Derived: a copy moves up to three times the
@@ -133,20 +134,13 @@ def grown_outputs(graph: Graph) -> tuple[Appended | Copied, ...]:
     return tuple(found)
 
 
-class _Given:
+class _Given(Surroundings):
     """A graph, and the nodes around each value."""
 
     def __init__(self, graph: Graph) -> None:
-        self.made_by = producers(graph)
+        super().__init__(graph)
         self.numbers = {value: number for number, value in enumerate(graph.inputs)}
         self._graph = graph
-        self._readers = consumers(graph)
-        self._outputs = {value for _, value in graph.outputs}
-
-    def node(self, value: Value, *ops: str) -> Node | None:
-        """The node that gives a value, if it is of one of these operators."""
-        node = self.made_by.get(value)
-        return node if node is not None and node.op in ops else None
 
     def why_copied(self, pair: Appended) -> str:
         """Why an output is not computed in the memory of its input; nothing if it can be."""
@@ -171,13 +165,13 @@ class _Given:
         between = dict.fromkeys([past, *pair.kept])
         for value in pair.kept:
             while value is not past:
-                value = self.made_by[value].inputs[0]
+                value = self._producers[value].inputs[0]
                 between[value] = None
-        leading = [self.made_by[value] for value in between if value is not past]
-        parts = [self.made_by[part] for part in pair.parts]
+        leading = [self._producers[value] for value in between if value is not past]
+        parts = [self._producers[part] for part in pair.parts]
         found: list[Node] = []
         for value in between:
-            read = list(self._readers.get(value, ()))
+            read = list(self.consumers(value))
             if not pair.writes:
                 # A conversion takes any strides.
                 strided = [r for r in read if r.op == "cast" and value in pair.kept]
@@ -196,8 +190,7 @@ class _Given:
         if reader.op != "cast" or written.op != "write_rows":
             return False
         value = reader.output
-        while len(self._readers.get(value, ())) == 1 and value not in self._outputs:
-            (node,) = self._readers[value]
+        while (node := self.only_consumer(value)) is not None:
             if node.op == written.op:
                 alike = node.inputs[1] is written.inputs[1]
                 alike = alike and node.attributes == written.attributes
@@ -210,12 +203,12 @@ class _Given:
 
 def _concatenated(given: _Given, value: Value, number: int) -> Appended | None:
     """`last(concat([last(past), new]))`."""
-    whole = _all_rows(value, given.made_by)
-    node = given.node(whole, "concat")
+    whole = _all_rows(given, value)
+    node = given.producer(whole, "concat")
     if node is None or len(node.inputs) == 1:
         return None
     kept, axis = node.inputs[0], node.attributes["axis"]
-    past = _all_rows(kept, given.made_by)
+    past = _all_rows(given, kept)
     if past not in given.numbers:
         return None
     slides = value is not whole or kept is not past
@@ -227,7 +220,7 @@ def _concatenated(given: _Given, value: Value, number: int) -> Appended | None:
 
 def _stacked(given: _Given, value: Value, number: int) -> Appended | None:
     """`stack([concat([past[0], new_key]), concat([past[1], new_value])])`."""
-    node = given.node(value, "concat")
+    node = given.producer(value, "concat")
     if node is None:
         return None
     axis = node.attributes["axis"]
@@ -237,12 +230,12 @@ def _stacked(given: _Given, value: Value, number: int) -> Appended | None:
     rows: set[int] = set()
     for at, piece in enumerate(node.inputs):
         part = _without_axis(given, piece, axis)
-        joined = given.node(part, "concat")
+        joined = given.producer(part, "concat")
         if piece.shape[axis] != 1 or joined is None or len(joined.inputs) == 1:
             return None
         begin = joined.inputs[0]
         piece_of_past = _without_axis(given, begin, axis, back=True)
-        of = given.node(piece_of_past, "slice")
+        of = given.producer(piece_of_past, "slice")
         if of is None or not _is_element(of, axis, at) or past not in (None, of.inputs[0]):
             return None
         past = of.inputs[0]
@@ -265,12 +258,12 @@ def _stacked(given: _Given, value: Value, number: int) -> Appended | None:
 
 def _written(given: _Given, value: Value, number: int) -> Appended | None:
     """`write_rows(past, position, new)`, or the same of a past with zeros after its rows."""
-    node = given.node(value, *WRITES)
+    node = given.producer(value, *WRITES)
     if node is None or not value.rank:
         return None
     cache = past = node.inputs[0]
     axis = node.attributes.get("axis", 0)
-    pad = given.node(cache, "pad")
+    pad = given.producer(cache, "pad")
     if pad is not None and _adds_rows(pad, axis):
         past = pad.inputs[0]
     if past not in given.numbers:
@@ -301,7 +294,7 @@ def _adds_rows(pad: Node, axis: int) -> bool:
 def _without_axis(given: _Given, value: Value, axis: int, back: bool = False) -> Value:
     """What a value is with one more axis of extent 1, or, `back`, with one less; the value itself
     if it is not."""
-    node = given.node(value, "reshape")
+    node = given.producer(value, "reshape")
     if node is None:
         return value
     x = node.inputs[0]
@@ -319,10 +312,10 @@ def _is_element(node: Node, axis: int, at: int) -> bool:
     return wanted == list(zip(attributes["starts"], node.output.shape, strict=True))
 
 
-def _all_rows(value: Value, made_by: Mapping[Value, Node]) -> Value:
+def _all_rows(given: _Given, value: Value) -> Value:
     """What a value is the last rows of along one axis; the value itself if it is not a slice."""
-    node = made_by.get(value)
-    if node is None or node.op != "slice" or any(step != 1 for step in node.attributes["steps"]):
+    node = given.producer(value, "slice")
+    if node is None or any(step != 1 for step in node.attributes["steps"]):
         return value
     (x,) = node.inputs
     ends = zip(node.attributes["starts"], value.shape, x.shape, strict=True)

@@ -210,6 +210,12 @@ class Value:
         """The last two axes exchanged."""
         return self.transpose((*range(self.rank - 2), self.rank - 1, self.rank - 2))
 
+    def moved(self, axis: int, to: int) -> Value:
+        """The tensor with one axis at another place among the others."""
+        order = [i for i in range(self.rank) if i != axis]
+        order.insert(to, axis)
+        return self.transpose(order)
+
     def unsqueeze(self, axes: Iterable[int]) -> Value:
         """The tensor with new axes of extent 1, whose numbers count in the result."""
         shape: list[Dim] = list(self.shape)

@@ -19,16 +19,9 @@ from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
 from ftuner.core.index_expr import Body, Nest, Store
 from ftuner.errors import UnsupportedOperatorError
+from ftuner.graph import fused_nest
 from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, row_major
-from ftuner.graph.fused_nest import (
-    MAX_INLINED_STEPS,
-    FusedNest,
-    Joiner,
-    index_steps,
-    ones_reshaped,
-    without_ones,
-)
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.operator import definition
 from ftuner.graph.operators import OPERATORS
@@ -107,10 +100,10 @@ def _definition(node: Node) -> Nest:
 class PendingNest(Pending):
     """A value that a nest computes."""
 
-    nest: FusedNest
+    nest: fused_nest.FusedNest
 
     @property
-    def fused(self) -> FusedNest:
+    def fused(self) -> fused_nest.FusedNest:
         return self.nest
 
     def store(self, target: View, placement: Placement) -> None:
@@ -125,14 +118,14 @@ class PendingNest(Pending):
         own = _definition(node)
         if own.stages or own.kept != node.inputs[position].shape:
             return None
-        if len(nest.steps) + len(own.steps) > MAX_INLINED_STEPS:
+        if len(nest.steps) + len(own.steps) > fused_nest.MAX_INLINED_STEPS:
             return None
         # Only if each element is used where it is made.
-        own_index = tuple(index_steps(own))
+        own_index = tuple(fused_nest.index_steps(own))
         for step in own.steps:
             if (step.op, step.payload) == ("load", position) and step.arguments != own_index:
                 return None
-        joiner = Joiner()
+        joiner = fused_nest.Joiner()
         writer = joiner.writer
         numbers = joiner.numbers(form)
         at = [writer.index(axis) for axis in range(len(nest.axes))]
@@ -151,6 +144,6 @@ class PendingNest(Pending):
         return PendingNest(joiner.joined(joined, f"{form.title} + {node.op}"))
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingNest | None:
-        if not self.nest.injective or without_ones(old) != without_ones(new):
+        if not self.nest.injective or fused_nest.without_ones(old) != fused_nest.without_ones(new):
             return None
-        return PendingNest(ones_reshaped(self.nest, old, new))
+        return PendingNest(fused_nest.ones_reshaped(self.nest, old, new))

@@ -6,7 +6,7 @@ different exceptions for what is one error in ftuner, one class derives from all
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from ftuner.errors import (
     AllocationError,
@@ -20,6 +20,8 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+
+C = TypeVar("C", bound=type)
 
 
 class Fail(FTunerError):
@@ -208,6 +210,15 @@ REASONS: dict[str, str] = {
 def refuse(name: str) -> NoReturn:
     """Raises NotImplemented for a member of a class in the table."""
     raise NotImplemented(f"{name}: {REASONS[name]}")  # noqa: F901
+
+
+def refusing(owner: C) -> C:
+    """Returns a class with those of its members in the table that it does not define."""
+    for name in REASONS:
+        of, _, member = name.partition(".")
+        if of == owner.__name__ and not hasattr(owner, member):
+            setattr(owner, member, lambda *given, name=name, **named: refuse(name))
+    return owner
 
 
 def missing(module: str, name: str) -> NoReturn:

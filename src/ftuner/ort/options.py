@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from copy import copy
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from operator import gt, index
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from ftuner.ort.description import Array
 from ftuner.ort.enumerations import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refuse
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refuse, refusing
 from ftuner.ort.values import OrtValue, expect_value
 
 MAX_KEY, MAX_VALUE = 1024, 8192
@@ -121,10 +122,27 @@ class Options:
             ) from None
 
 
+@dataclass
+class Given:
+    """What a session is given by calls."""
+
+    extents: dict[str, int] = field(default_factory=dict)
+    """Extents of named dims of the model's inputs."""
+    providers: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """Execution providers with their options."""
+    weights: dict[str, OrtValue] = field(default_factory=dict)
+    """Values in the place of initialisers."""
+    external: set[str] = field(default_factory=set)
+    """Names of `weights` that must be initialisers of the model."""
+    files: dict[str, Array] = field(default_factory=dict)
+    """The bytes of files of data outside the model file, by location."""
+
+
+@refusing
 class SessionOptions(Options):
     """Options of a session. `docs/onnxruntime.md` says which have an effect."""
 
-    __slots__ = ("_extents", "_external", "_files", "_providers", "_weights")
+    __slots__ = ("given",)
 
     enable_cpu_mem_arena = Setting(True)
     enable_mem_pattern = Setting(True)
@@ -146,16 +164,7 @@ class SessionOptions(Options):
 
     def __init__(self) -> None:
         super().__init__()
-        self._extents: dict[str, int] = {}
-        self._providers: list[tuple[str, dict[str, str]]] = []
-        self._weights: dict[str, OrtValue] = {}
-        self._external: set[str] = set()
-        self._files: dict[str, Array] = {}
-
-    @property
-    def extents(self) -> Mapping[str, int]:
-        """Extents that named dims of the model's inputs are given."""
-        return self._extents
+        self.given = Given()
 
     @property
     def append_in_place(self) -> bool:
@@ -173,36 +182,11 @@ class SessionOptions(Options):
         found = self._entries.get(DATA_FOLDER)
         return Path(found) if found else None
 
-    @property
-    def files(self) -> Mapping[str, Array]:
-        """The bytes of files of such data, by location."""
-        return self._files
-
-    @property
-    def providers(self) -> list[tuple[str, dict[str, str]]]:
-        """Execution providers with their options."""
-        return list(self._providers)
-
-    @property
-    def weights(self) -> Mapping[str, OrtValue]:
-        """Values in the place of initialisers."""
-        return self._weights
-
-    @property
-    def external(self) -> AbstractSet[str]:
-        """Names of `weights` that must be initialisers of the model."""
-        return self._external
-
     def copied(self) -> SessionOptions:
         """The same options, which later changes of these do not change. Values are shared."""
         found = SessionOptions()
-        found.settings.update(self.settings)
-        found._entries.update(self._entries)
-        found._extents.update(self._extents)
-        found._providers.extend((name, dict(options)) for name, options in self._providers)
-        found._weights.update(self._weights)
-        found._external.update(self._external)
-        found._files.update(self._files)
+        found.settings, found._entries = copy(self.settings), copy(self._entries)
+        found.given = Given(*map(copy, vars(self.given).values()))
         return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
@@ -229,18 +213,15 @@ class SessionOptions(Options):
 
     def add_free_dimension_override_by_name(self, name: str, extent: int, /) -> None:
         """Give a named dim of the model's inputs an extent."""
-        self._extents[name] = index(extent)
+        self.given.extents[name] = index(extent)
 
     def add_provider(self, name: str, options: Mapping[str, str], /) -> None:
         """Add an execution provider, for sessions that are made without `providers`."""
-        self._providers.append((name, dict(options)))
+        self.given.providers.append((name, dict(options)))
 
     def has_providers(self) -> bool:
         """Whether `add_provider` was called."""
-        return bool(self._providers)
-
-    def add_free_dimension_override_by_denotation(self, denotation: str, extent: int, /) -> None:
-        refuse("SessionOptions.add_free_dimension_override_by_denotation")
+        return bool(self.given.providers)
 
     def add_initializer(self, name: str, value: OrtValue, /) -> None:
         """Give a value in the place of an initialiser. A model without it ignores the value.
@@ -248,7 +229,7 @@ class SessionOptions(Options):
         Raises:
             ArgumentTypeError: no OrtValue.
         """
-        self._weights[name] = expect_value(value)
+        self.given.weights[name] = expect_value(value)
 
     def add_external_initializers(
         self, names: Sequence[str], values: Sequence[OrtValue], /
@@ -262,8 +243,8 @@ class SessionOptions(Options):
         if len(names) != len(values):
             raise ArgumentError(f"{len(names)} names and {len(values)} values; expected a value "
                                 "for each name")  # fmt: skip
-        self._weights.update((n, expect_value(v)) for n, v in zip(names, values, strict=True))
-        self._external.update(names)
+        self.given.weights.update((n, expect_value(v)) for n, v in zip(names, values, strict=True))
+        self.given.external.update(names)
 
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Bytes], lengths: Sequence[int], /
@@ -281,33 +262,19 @@ class SessionOptions(Options):
                 f"{len(names)} names, lengths {[*lengths]}, and buffers of {sizes} bytes; expected "
                 "a buffer and its length for each name"
             )
-        self._files.update((n, x[:size]) for n, x, size in zip(names, held, lengths, strict=True))
-
-    def add_provider_for_devices(
-        self, devices: list[object], options: Mapping[str, str], /
-    ) -> None:
-        refuse("SessionOptions.add_provider_for_devices")
-
-    def set_provider_selection_policy(self, policy: object, /) -> None:
-        refuse("SessionOptions.set_provider_selection_policy")
-
-    def set_provider_selection_policy_delegate(self, delegate: object, /) -> None:
-        refuse("SessionOptions.set_provider_selection_policy_delegate")
-
-    def register_custom_ops_library(self, path: str, /) -> None:
-        refuse("SessionOptions.register_custom_ops_library")
+        self.given.files.update(
+            (n, x[:size]) for n, x, size in zip(names, held, lengths, strict=True)
+        )
 
     def set_load_cancellation_flag(self, cancel: bool, /) -> None:
         if cancel:
             refuse("SessionOptions.set_load_cancellation_flag")
 
-    def set_ep_context_data_read_func(self, read_func: object, max_data_size: int) -> None:
-        refuse("SessionOptions.set_ep_context_data_read_func")
-
     def clear_ep_context_data_read_func(self) -> None:
         """Forget the function of `set_ep_context_data_read_func`: there is none."""
 
 
+@refusing
 class RunOptions(Options):
     """Options of a run. Only `terminate` has an effect."""
 
@@ -331,6 +298,3 @@ class RunOptions(Options):
     def get_run_config_entry(self, key: str, /) -> str:
         """The text under a key. Raises ArgumentError if there is none."""
         return self._entry(key)
-
-    def add_active_adapter(self, adapter: object, /) -> None:
-        refuse("RunOptions.add_active_adapter")

@@ -18,7 +18,7 @@ from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refuse, translated
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refusing, translated
 from ftuner.ort.feeds import usable
 from ftuner.ort.options import RunOptions, SessionOptions
 from ftuner.ort.process import random_seed
@@ -34,6 +34,7 @@ Callback = Callable[[list[Any], object, str], None]
 """Takes the outputs of a run, what the caller passed along, and the text of an error or nothing."""
 
 
+@refusing
 class InferenceSession:
     """A model from a file, compiled for inputs of any extents. Safe to use from several threads."""
 
@@ -83,7 +84,7 @@ class InferenceSession:
         self._profile = (
             Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
         )
-        self._load(providers or self._options.providers or None, provider_options)
+        self._load(providers or self._options.given.providers or None, provider_options)
 
     def _load(
         self, providers: Given | None, options: Sequence[Mapping[str, object]] | None
@@ -121,16 +122,16 @@ class InferenceSession:
     def _read(self) -> ModelRecord:
         source = self._model_path if self._model_bytes is None else self._model_bytes
         assert source is not None
-        options = self._options
-        weights = {name: value.numpy() for name, value in options.weights.items()}
-        record = read_model(source, weights, options.folder, options.files)
-        unknown = options.external - record.graph.constants.keys()
+        options, given = self._options, self._options.given
+        weights = {name: value.numpy() for name, value in given.weights.items()}
+        record = read_model(source, weights, options.folder, given.files)
+        unknown = given.external - record.graph.constants.keys()
         if unknown:
             raise ArgumentError(
                 f"the model has no initialiser {', '.join(map(repr, sorted(unknown)))}, of which "
                 "add_external_initializers gives a value"
             )
-        return record.with_extents(options.extents)
+        return record.with_extents(given.extents)
 
     def _compiled(
         self, picked: Chosen, inputs: AbstractSet[str] = frozenset()
@@ -318,12 +319,6 @@ class InferenceSession:
         iobinding.run(self._results)
         self._note("model_run", began)
 
-    def run_with_ortvaluevector(
-        self, run_options: RunOptions, feed_names: Sequence[str], feeds: object,
-        fetch_names: Sequence[str], fetches: object, fetch_devices: object,
-    ) -> None:  # fmt: skip
-        refuse("InferenceSession.run_with_ortvaluevector")
-
     def get_inputs(self) -> list[NodeArg]:
         return self._inputs_meta
 
@@ -403,25 +398,16 @@ class InferenceSession:
     ) -> None:
         """Take what `get_tuning_results` returned: nothing."""
         if results:
-            refuse("InferenceSession.set_tuning_results")
+            raise ArgumentError(
+                "results are given; expected none, as `get_tuning_results` returns: ftuner keeps "
+                "what it measures in its cache folder"
+            )
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """No option has an effect."""
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Nothing is captured under a number."""
-
-    def get_input_memory_infos(self) -> list[object]:
-        refuse("InferenceSession.get_input_memory_infos")
-
-    def get_output_memory_infos(self) -> list[object]:
-        refuse("InferenceSession.get_output_memory_infos")
-
-    def get_input_epdevices(self) -> list[object]:
-        refuse("InferenceSession.get_input_epdevices")
-
-    def get_provider_graph_assignment_info(self) -> list[object]:
-        refuse("InferenceSession.get_provider_graph_assignment_info")
 
     def _note(self, what: str, began_ns: int) -> None:
         profile = self._profile

@@ -13,13 +13,14 @@ import numpy as np
 from ftuner.ort import cuda
 from ftuner.ort.description import Array, ElementType, element_type
 from ftuner.ort.enumerations import device_index
-from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refuse
+from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, refusing
 from ftuner.runtime.ops.operands import on_gpu
 
 _DLPACK_CPU = 1
 """DLPack's number of the CPU."""
 
 
+@refusing
 class OrtValue:
     """A tensor. One that is made from an array shares its memory where the array is contiguous and
     in native byte order."""
@@ -99,10 +100,6 @@ class OrtValue:
             ) from error
         return cls(np.ascontiguousarray(array).reshape(array.shape))
 
-    @classmethod
-    def ort_value_from_sparse_tensor(cls, sparse_tensor: object) -> OrtValue:
-        refuse("OrtValue.ort_value_from_sparse_tensor")
-
     def numpy(self) -> Array:
         """The elements as an array: on a CPU the same memory, from a GPU a copy."""
         found: Array = cuda.to_host(self._held) if on_gpu(self._held) else self._held
@@ -148,9 +145,6 @@ class OrtValue:
 
     def is_tensor_sequence(self) -> bool:
         return False
-
-    def as_sparse_tensor(self) -> object:
-        refuse("OrtValue.as_sparse_tensor")
 
     def update_inplace(self, data: Array | OrtValue) -> None:
         """Copy elements into the memory of this tensor.

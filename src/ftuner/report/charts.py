@@ -9,28 +9,11 @@ from typing import NamedTuple
 from ftuner.core.units import capacity, count, duration, rate
 from ftuner.planner.cpu.plan import Plan, Range
 from ftuner.planner.gpu.plan import ProductPlan
+from ftuner.report import svg
 from ftuner.report.html import Html, colour_key, element, html, linked
 from ftuner.report.model import ArenaMap
 from ftuner.report.picture import COLOURS, Region, regions_of, ukernels_by_area, workers_label
 from ftuner.report.roofline import Roofline
-from ftuner.report.svg import (
-    INK,
-    LABEL_PIXELS,
-    PAPER,
-    WIDTH,
-    Axis,
-    Curve,
-    Frame,
-    Marks,
-    box,
-    chart,
-    diamond,
-    hint,
-    legend,
-    line,
-    log_axis,
-    words,
-)
 
 LEAST_TILE = 4
 """Pixels of a tile's side from which on its edges are drawn."""
@@ -70,31 +53,33 @@ def timeline(bars: Sequence[Bar]) -> Html:
     total = sum(bar.seconds for bar in bars) or 1.0
     parts, x, height = [], 0.0, 44
     for bar in bars:
-        width = bar.seconds / total * WIDTH
-        shape = box(x, 0, width, height, bar.label, fill=bar.colour, stroke=PAPER,
+        width = bar.seconds / total * svg.WIDTH
+        shape = svg.box(x, 0, width, height, bar.label, fill=bar.colour, stroke=svg.PAPER,
                     stroke_width=0.4)  # fmt: skip
         parts.append(linked(bar.link, shape))
         x += width
-    parts += [words(0, 60, "0"), words(WIDTH, 60, duration(total), text_anchor="end")]
-    return chart(66, parts, "time of the steps in their order")
+    parts += [svg.words(0, 60, "0"), svg.words(svg.WIDTH, 60, duration(total), text_anchor="end")]
+    return svg.chart(66, parts, "time of the steps in their order")
 
 
 def roofline_axes(
     peak_flops_per_s: float, levels: Sequence[tuple[str, float]], flops_per_byte: Iterable[float],
     flops_per_s: Iterable[float],
-) -> tuple[Axis, Axis]:  # fmt: skip
+) -> tuple[svg.Axis, svg.Axis]:  # fmt: skip
     """Axes with room for the roofs of all levels, each with its bytes per second, and for work of
     these intensities and rates."""
     ridges = [peak_flops_per_s / per_s for _, per_s in levels]
-    across = log_axis("flop / byte", (*ridges, *flops_per_byte), lambda x: f"{x:g}", "log2", 2.0)
+    across = svg.log_axis(
+        "flop / byte", (*ridges, *flops_per_byte), lambda x: f"{x:g}", "log2", 2.0
+    )
     rates = (peak_flops_per_s, *flops_per_s)
-    return across, log_axis("flop/s", rates, lambda x: rate(x, ""), "log10", 1.6)
+    return across, svg.log_axis("flop/s", rates, lambda x: rate(x, ""), "log10", 1.6)
 
 
 def roof_curves(
-    peak_flops_per_s: float, levels: Sequence[tuple[str, float]], across: Axis, up: Axis,
+    peak_flops_per_s: float, levels: Sequence[tuple[str, float]], across: svg.Axis, up: svg.Axis,
     home: str = "",
-) -> list[Curve]:  # fmt: skip
+) -> list[svg.Curve]:  # fmt: skip
     """A line for each memory level, up to the peak; that of the level `home` is thicker."""
     curves = []
     for number, (level, per_s) in enumerate(levels):
@@ -106,7 +91,7 @@ def roof_curves(
         ]
         weight = 2.4 if level == home else 1.3
         name = f"{level}, {rate(per_s, 'B/s')}"
-        curves.append(Curve(name, points, INK, _DASHES[number % len(_DASHES)], weight))
+        curves.append(svg.Curve(name, points, svg.INK, _DASHES[number % len(_DASHES)], weight))
     return curves
 
 
@@ -119,21 +104,23 @@ def roofline_chart(roofline: Roofline, works: Sequence[Work], whole_flops_per_s:
         peak, levels, [here, *(w.flops_per_byte for w in works)],
         [whole_flops_per_s, *(w.flops_per_s for w in works)],
     )  # fmt: skip
-    frame = Frame(across, up, WIDTH, 360)
+    frame = svg.Frame(across, up, svg.WIDTH, 360)
     curves = roof_curves(peak, levels, across, up, roofline.home)
     parts = [*frame.grid(), *map(frame.curve, curves)]
     total = sum(w.bar.seconds for w in works) or 1.0
     for work in sorted(works, key=lambda w: -w.bar.seconds):
         radius = 2.0 + 16.0 * math.sqrt(work.bar.seconds / total)
-        shape = element("circle", hint(work.bar.label), cx=frame.x(work.flops_per_byte),
+        shape = element("circle", svg.hint(work.bar.label), cx=frame.x(work.flops_per_byte),
                         cy=frame.y(work.flops_per_s), r=radius, fill=work.bar.colour,
-                        fill_opacity=0.65, stroke=PAPER)  # fmt: skip
+                        fill_opacity=0.65, stroke=svg.PAPER)  # fmt: skip
         parts.append(linked(work.bar.link, shape))
     share = f"the model: {whole_flops_per_s / peak:.0%} of {rate(peak, 'flop/s')}"
-    parts.append(diamond(frame.x(here), frame.y(whole_flops_per_s), 9, share, fill=INK,
-                         stroke=PAPER))  # fmt: skip
-    kinds = (Marks("one step", (), _STEP), Marks("the whole model", (), INK, "diamond"))
-    return html(chart(frame.height, parts, "the steps under the roofline"), legend(curves, kinds))
+    parts.append(svg.diamond(frame.x(here), frame.y(whole_flops_per_s), 9, share, fill=svg.INK,
+                         stroke=svg.PAPER))  # fmt: skip
+    kinds = (svg.Marks("one step", (), _STEP), svg.Marks("the whole model", (), svg.INK, "diamond"))
+    return html(
+        svg.chart(frame.height, parts, "the steps under the roofline"), svg.legend(curves, kinds)
+    )
 
 
 class _Square(NamedTuple):
@@ -152,14 +139,14 @@ class _Square(NamedTuple):
     def labels(self) -> list[Html]:
         """Those of the axes."""
         return [
-            words(LEFT, TOP - 6, "0"),
-            words(self.width, TOP - 6, f"n = {self.n}", text_anchor="end"),
-            words(LEFT - 6, TOP + 12, "0", text_anchor="end"),
-            words(LEFT - 6, TOP + HEIGHT, f"m = {self.m}", text_anchor="end"),
+            svg.words(LEFT, TOP - 6, "0"),
+            svg.words(self.width, TOP - 6, f"n = {self.n}", text_anchor="end"),
+            svg.words(LEFT - 6, TOP + 12, "0", text_anchor="end"),
+            svg.words(LEFT - 6, TOP + HEIGHT, f"m = {self.m}", text_anchor="end"),
         ]
 
 
-def plan_chart(plan: Plan | ProductPlan, width: float = WIDTH) -> Html:
+def plan_chart(plan: Plan | ProductPlan, width: float = svg.WIDTH) -> Html:
     """C of one product: a rectangle for each uKernel and its workers. On a GPU its tiles, coloured
     by the wave that finishes them; the bands if there are too many tiles."""
     problem = plan.problem
@@ -169,7 +156,7 @@ def plan_chart(plan: Plan | ProductPlan, width: float = WIDTH) -> Html:
         else ("tiles", _waves(plan, square))
     )  # fmt: skip
     said = f"{what} of {problem.m} x {problem.n} x {problem.k}"
-    drawn = chart(TOP + HEIGHT + 8, [*parts, *square.labels()], said, width)
+    drawn = svg.chart(TOP + HEIGHT + 8, [*parts, *square.labels()], said, width)
     return html(drawn, element("div", *keys, class_="keys"))
 
 
@@ -177,10 +164,12 @@ def _patches(plan: Plan, square: _Square) -> tuple[list[Html], list[Html]]:
     """The rectangles, and the key to their colours."""
     regions = regions_of(plan)
     ukernels = ukernels_by_area(regions)
-    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ukernels.names)}
+    colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(ukernels)}
 
     def edge(x: float, y: float, wide: float, high: float) -> Html:
-        return line(x, y, x + wide, y + high, stroke=PAPER, stroke_width=0.5, stroke_opacity=0.7)
+        return svg.line(
+            x, y, x + wide, y + high, stroke=svg.PAPER, stroke_width=0.5, stroke_opacity=0.7
+        )
 
     def shown(region: Region) -> Html:
         (first, last), (left, right) = region.rows, region.columns
@@ -188,24 +177,24 @@ def _patches(plan: Plan, square: _Square) -> tuple[list[Html], list[Html]]:
         name, who = str(region.kernel), workers_label(region.workers)
         x, y, wide, high = square.place(region.rows, region.columns)
         text = f"{name} of {who}: rows {first} to {last}, columns {left} to {right}"
-        drawn = [box(x, y, wide, high, text, fill=colours[name])]
+        drawn = [svg.box(x, y, wide, high, text, fill=colours[name])]
         down, across = high / (last - first), wide / (right - left)
         if mr * down >= LEAST_TILE:
             drawn += [edge(x, y + n * down, wide, 0) for n in range(mr, last - first, mr)]
         if nr * across >= LEAST_TILE:
             drawn += [edge(x + n * across, y, 0, high) for n in range(nr, right - left, nr)]
         drawn.append(element("rect", x=x, y=y, width=wide, height=high, fill="none",
-                             stroke=PAPER, stroke_width=2))  # fmt: skip
-        if wide >= LABEL_PIXELS * len(who) and high >= LABEL_PIXELS * 2:
+                             stroke=svg.PAPER, stroke_width=2))  # fmt: skip
+        if wide >= svg.LABEL_PIXELS * len(who) and high >= svg.LABEL_PIXELS * 2:
             middle = (x + wide / 2, y + high / 2 + 4)
-            drawn.append(words(*middle, who, text_anchor="middle", class_="on-colour"))
+            drawn.append(svg.words(*middle, who, text_anchor="middle", class_="on-colour"))
         return html(*drawn)
 
     keys = [
         element(
             "span", colour_key(colours[name]), f"{name}, {area / (square.m * square.n):.1%} of C"
         )
-        for name, area in zip(*ukernels, strict=True)
+        for name, area in ukernels.items()
     ]
     return [*map(shown, regions)], keys
 
@@ -228,7 +217,7 @@ def _waves(plan: ProductPlan, square: _Square) -> tuple[list[Html], list[Html]]:
                     text = f"{text}, wave {wave + 1}"
                 place = square.place((row, end), (column, right))
                 colour = COLOURS[wave % len(COLOURS)]
-                parts.append(box(*place, text, fill=colour, stroke=PAPER, stroke_width=0.6))
+                parts.append(svg.box(*place, text, fill=colour, stroke=svg.PAPER, stroke_width=0.6))
     shown = sorted(waves)[: len(COLOURS)]
     keys = [element("span", colour_key(COLOURS[w]), f"wave {w + 1}") for w in shown]
     if len(waves) > len(shown):
@@ -241,23 +230,23 @@ def arena_chart(arena: ArenaMap, bars: Mapping[int, Bar]) -> Html:
     `bars` has the step that wrote it."""
     top, height = 8, 240
     steps = arena.last - arena.first + 1
-    across, down = (WIDTH - LEFT) / steps, height / max(arena.size_bytes, 1)
-    parts = [line(LEFT, top + height, WIDTH, top + height, stroke=INK)]
+    across, down = (svg.WIDTH - LEFT) / steps, height / max(arena.size_bytes, 1)
+    parts = [svg.line(LEFT, top + height, svg.WIDTH, top + height, stroke=svg.INK)]
     for place in arena.places:
         bar = bars[place.first]
         kept = count(place.last - place.first + 1, "step")
         text = f"{capacity(place.size_bytes)} for {kept}, written by {bar.label}"
-        shape = box(
+        shape = svg.box(
             LEFT + (place.first - arena.first) * across,
             top + height - (place.offset + place.size_bytes) * down,
             (place.last - place.first + 1) * across, place.size_bytes * down, text,
-            fill=bar.colour, stroke=PAPER, stroke_width=0.6,
+            fill=bar.colour, stroke=svg.PAPER, stroke_width=0.6,
         )  # fmt: skip
         parts.append(linked(bar.link, shape))
     parts += [
-        words(LEFT - 6, top + 10, capacity(arena.size_bytes), text_anchor="end"),
-        words(LEFT - 6, top + height, "0", text_anchor="end"),
-        words(LEFT, top + height + 16, f"step {arena.first}"),
-        words(WIDTH, top + height + 16, f"step {arena.last}", text_anchor="end"),
+        svg.words(LEFT - 6, top + 10, capacity(arena.size_bytes), text_anchor="end"),
+        svg.words(LEFT - 6, top + height, "0", text_anchor="end"),
+        svg.words(LEFT, top + height + 16, f"step {arena.first}"),
+        svg.words(svg.WIDTH, top + height + 16, f"step {arena.last}", text_anchor="end"),
     ]
-    return chart(top + height + 22, parts, "the arena over the steps")
+    return svg.chart(top + height + 22, parts, "the arena over the steps")

@@ -29,12 +29,12 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.report.picture import PatchOfWorker, Region, patches_of, regions_of
 from ftuner.report.roofline import (
-    Roof,
     Roofline,
     contraction_document,
     estimate_document,
     estimated_text,
     roofline_of,
+    under_roofs,
 )
 from ftuner.ukernels.cpu.library import build_library
 from ftuner.ukernels.gpu.library import build_gpu_library
@@ -161,17 +161,11 @@ def _roofline(
     contraction: Contraction, multiply: Multiply, seconds: float, hardware: GpuHardware
 ) -> Roofline:
     """Returns the roofline with the nearest level that holds all operands."""
-    rates = {**hardware.vector_flops_per_s, **hardware.matrix_flops_per_s}
-    peak, per_byte = rates[multiply], contraction.flops / contraction.bytes_moved
-    roofs = tuple(
-        Roof(name, rate, min(peak, per_byte * rate))
-        for name, rate in (
-            ("l2", hardware.l2_bandwidth_bytes_per_s),
-            ("dram", hardware.dram_bandwidth_bytes_per_s),
-        )
-    )
-    fits = contraction.bytes_moved <= hardware.tuning.l2_share * hardware.l2_bytes
-    return Roofline(per_byte, peak, roofs, "l2" if fits else "dram", contraction.flops / seconds)
+    peak = {**hardware.vector_flops_per_s, **hardware.matrix_flops_per_s}[multiply]
+    flops, moved = contraction.flops, contraction.bytes_moved
+    rates = {"l2": hardware.l2_bandwidth_bytes_per_s, "dram": hardware.dram_bandwidth_bytes_per_s}
+    home = "l2" if moved <= hardware.tuning.l2_share * hardware.l2_bytes else "dram"
+    return under_roofs(flops, moved, seconds, peak, rates.items(), home)
 
 
 @dataclass(frozen=True)

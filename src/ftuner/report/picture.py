@@ -4,6 +4,7 @@ picture is to scale, except that a patch is at least one character cell wide and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any, NamedTuple
@@ -84,22 +85,13 @@ LINE_HEIGHT = 2.0
 """A character cell of a terminal is about twice as high as it is wide."""
 
 
-class Ukernels(NamedTuple):
-    """The uKernels of a picture, largest area first."""
-
-    names: tuple[str, ...]
-    areas: tuple[int, ...]
-    """The number of elements of C that it covers."""
-
-
-def ukernels_by_area(regions: Sequence[Region]) -> Ukernels:
-    """The uKernels of all regions, with the area that each covers."""
-    areas: dict[str, int] = {}
+def ukernels_by_area(regions: Sequence[Region]) -> dict[str, int]:
+    """The uKernels of all regions, largest area first, with the elements of C that each covers."""
+    areas: Counter[str] = Counter()
     for region in regions:
-        area = (region.rows[1] - region.rows[0]) * (region.columns[1] - region.columns[0])
-        areas[str(region.kernel)] = areas.get(str(region.kernel), 0) + area
-    names = tuple(sorted(areas, key=lambda name: -areas[name]))
-    return Ukernels(names, tuple(areas[name] for name in names))
+        (top, bottom), (left, right) = region.rows, region.columns
+        areas[str(region.kernel)] += (bottom - top) * (right - left)
+    return dict(areas.most_common())
 
 
 def workers_label(workers: Sequence[int]) -> str:
@@ -184,7 +176,7 @@ class PatchPicture:
         return Text(line, style="dim", no_wrap=True, overflow="crop")
 
     def _body(self, down: Scale, across: Scale, margin: int, coloured: bool) -> Iterator[Text]:
-        rows, columns = down.elements(), across.elements()
+        rows, columns, names = down.elements(), across.elements(), [*self._ukernels]
         grid = [[self._region_at(row, column) for column in columns] for row in rows]
         labels = _label_places(grid)
         row_labels = dict(zip(down.starts, down.cuts, strict=False))
@@ -195,7 +187,7 @@ class PatchPicture:
             for x, region in enumerate(line):
                 left = x > 0 and line[x - 1].workers != region.workers
                 above = y > 0 and grid[y - 1][x].workers != region.workers
-                number = self._ukernels.names.index(str(region.kernel))
+                number = names.index(str(region.kernel))
                 if number != run_number:
                     text.append(run, _style(run_number, coloured))
                     run, run_number = "", number
@@ -215,7 +207,7 @@ class PatchPicture:
     def _legend(self, coloured: bool) -> Iterator[Text]:
         problem, grid = self._plan.problem, self._plan.choice.grid
         total = problem.m * problem.n
-        for number, (name, area) in enumerate(zip(*self._ukernels, strict=True)):
+        for number, (name, area) in enumerate(self._ukernels.items()):
             text = Text()
             text.append("  " if coloured else _letter(number), _style(number, True))
             text.append(f" {name}, {area / total:.1%} of C")
@@ -227,7 +219,7 @@ class PatchPicture:
         cut = [f"{axis} in {p}" for axis, p in grid._asdict().items() if p > 1]
         if cut:
             title += f": {', '.join(cut)}"
-        if any(name.endswith("t") for name in self._ukernels.names):
+        if any(name.endswith("t") for name in self._ukernels):
             title += "; t: a tail, which stores only the columns asked for"
         yield Text(title, style="dim")
 

@@ -60,7 +60,7 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
     rectangle = import_module("matplotlib.patches").Rectangle
     contraction = explanation.contraction
     regions = explanation.regions()
-    names = ukernels_by_area(regions).names
+    names = ukernels_by_area(regions)
     colours = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     for region in regions:
         name = str(region.kernel)
@@ -83,15 +83,23 @@ def _draw_patches(axes: Any, explanation: Explanation) -> None:
                       linewidth=1.6)
         )  # fmt: skip
     handles = [rectangle((0, 0), 1, 1, facecolor=colours[name], label=name) for name in names]
-    axes.legend(handles=handles, title="uKernel", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axes.set_xlim(0, contraction.n)
-    axes.set_ylim(contraction.m, 0)
-    axes.set_xlabel("n")
-    axes.set_ylabel("m")
-    axes.set_title(
+    title = (
         f"{extents_text(contraction)} {contraction.types}, "
         f"{explanation.hardware.name} {explanation.isa.name}"
     )
+    _finish(axes, explanation, title, "uKernel", handles)
+
+
+def _finish(
+    axes: Any, explanation: BlockExplanation | Explanation, title: str, what: str, handles: Any
+) -> None:
+    """Set the titles and limits of the drawing of C, and the legend of what its colours are."""
+    axes.legend(handles=handles, title=what, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.set_xlim(0, explanation.contraction.n)
+    axes.set_ylim(explanation.contraction.m, 0)
+    axes.set_xlabel("n")
+    axes.set_ylabel("m")
+    axes.set_title(title)
 
 
 def _draw_waves(axes: Any, explanation: BlockExplanation) -> None:
@@ -111,14 +119,9 @@ def _draw_waves(axes: Any, explanation: BlockExplanation) -> None:
                 )  # fmt: skip
     waves = sorted(seen)[:_MAX_WAVES]
     handles = [rectangle((0, 0), 1, 1, facecolor=seen[w], label=str(w + 1)) for w in waves]
-    axes.legend(handles=handles, title="wave", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axes.set_xlim(0, n)
-    axes.set_ylim(m, 0)
-    axes.set_xlabel("n")
-    axes.set_ylabel("m")
     tiles = " + ".join(str(tile) for tile in plan.kernel.tiles)
-    axes.set_title(f"{m} x {n} x {contraction.k} {explanation.multiply}, "
-                   f"{explanation.hardware.name}: {tiles}")  # fmt: skip
+    product = f"{m} x {n} x {contraction.k} {explanation.multiply}"
+    _finish(axes, explanation, f"{product}, {explanation.hardware.name}: {tiles}", "wave", handles)
 
 
 def _draw_roofline(axes: Any, explanation: Explanation | BlockExplanation) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -107,19 +107,19 @@ def roofline_of(
 ) -> Roofline:
     """The roofline of work that is estimated at `seconds`, with multiply-adds of `types`."""
     hardware, workers = machine.hardware, machine.workers
-    flops_per_byte = flops / bytes_moved
     peak = hardware.peak_flops_per_s(machine.isa, types, workers)
-    roofs = [
-        Roof(name, rate, min(peak, flops_per_byte * rate))
-        for name, rate in level_rates(hardware, workers)
-    ]
-    return Roofline(
-        flops_per_byte=flops_per_byte,
-        peak_flops_per_s=peak,
-        roofs=tuple(roofs),
-        home=level_of(hardware, bytes_moved).name,
-        predicted_flops_per_s=flops / seconds,
-    )
+    home = level_of(hardware, bytes_moved).name
+    return under_roofs(flops, bytes_moved, seconds, peak, level_rates(hardware, workers), home)
+
+
+def under_roofs(
+    flops: int, bytes_moved: int, seconds: float, peak_flops_per_s: float,
+    rates: Iterable[tuple[str, float]], home: str,
+) -> Roofline:  # fmt: skip
+    """The roofline of work below memory levels of some rates in bytes per second."""
+    each = flops / bytes_moved
+    roofs = (Roof(level, rate, min(peak_flops_per_s, each * rate)) for level, rate in rates)
+    return Roofline(each, peak_flops_per_s, tuple(roofs), home, flops / seconds)
 
 
 def level_rates(hardware: CpuHardware, workers: int) -> Iterator[tuple[str, float]]:

@@ -26,7 +26,7 @@ from ftuner.report.explain import BlockExplanation, Explanation
 from ftuner.report.hardware import hardware_values, tuned_values
 from ftuner.report.html import Html, element
 from ftuner.report.model import ModelExplanation, batch_facts, explain_model, growth_facts
-from ftuner.report.page import model_sections, steps_table
+from ftuner.report.page import model_sections, save_page, steps_table
 from ftuner.report.picture import plan_picture
 from ftuner.report.plots import save_picture
 from ftuner.report.tables import table
@@ -331,4 +331,4 @@ def _(value: ModelExplanation) -> str:
 
 @save.register
 def _(value: ModelExplanation, path: str | PathLike[str]) -> None:
-    pages.save(pages.page(value.title, model_sections(value, value.title, {})), Path(path))
+    save_page(value, Path(path), value.title, {})

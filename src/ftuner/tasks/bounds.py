@@ -10,18 +10,7 @@ from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
 from ftuner.core.symbolic import Atom, Symbolic
-from ftuner.tasks.program import (
-    RANGE,
-    REPEAT,
-    Apply,
-    Expr,
-    Loop,
-    Statement,
-    Test,
-    expressions,
-    linear,
-    statements,
-)
+from ftuner.tasks import program as tir
 
 
 @dataclass(frozen=True)
@@ -35,22 +24,22 @@ class Variable:
     line: int
 
 
-def variables_of(loop: Loop) -> list[Variable]:
+def variables_of(loop: tir.Loop) -> list[Variable]:
     bounds = zip(loop.names, loop.begins, loop.ends, strict=True)
     return [Variable(name, begin, end, loop.kind, loop.line) for name, begin, end in bounds]
 
 
-def conjuncts(condition: Expr) -> Iterator[Expr]:
+def conjuncts(condition: tir.Expr) -> Iterator[tir.Expr]:
     """The conditions that hold together where one does."""
     match condition:
-        case Apply("logical_and", (x, y)):
+        case tir.Apply("logical_and", (x, y)):
             yield from conjuncts(x)
             yield from conjuncts(y)
         case _:
             yield condition
 
 
-def holds(goal: Dim, variables: Sequence[Variable], facts: Sequence[Test]) -> bool:
+def holds(goal: Dim, variables: Sequence[Variable], facts: Sequence[tir.Test]) -> bool:
     """Whether a goal is known to be zero or more."""
     candidates = [goal, *(goal - f.dim for f in facts), *(goal + f.dim for f in facts if f.exact)]
     for candidate in candidates:
@@ -66,7 +55,7 @@ def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
     if the goal has no quotients. None if it is not found."""
     goal, known = _without_atoms(goal, [*variables])
     for variable in reversed(known):
-        parts = linear(goal, variable.name)
+        parts = tir.linear(goal, variable.name)
         if parts is None:
             return None
         factor, rest = parts
@@ -97,7 +86,7 @@ def _without_atoms(goal: Dim, variables: list[Variable]) -> tuple[Dim, list[Vari
                 if bounds is not None:
                     name = f"<{atom.text}>"
                     if all(v.name != name for v in variables):
-                        variables = [*variables, Variable(name, *bounds, REPEAT, 0)]
+                        variables = [*variables, Variable(name, *bounds, tir.REPEAT, 0)]
                     part = symbol(name)
             term = term * part
         total = total + term
@@ -119,20 +108,20 @@ def _bounds(atom: Atom, variables: Sequence[Variable]) -> tuple[Dim, Dim] | None
 
 
 def decided(
-    body: Sequence[Statement], variables: Sequence[Variable], names: Sequence[str]
-) -> dict[Test, Dim]:
+    body: Sequence[tir.Statement], variables: Sequence[Variable], names: Sequence[str]
+) -> dict[tir.Test, Dim]:
     """The tests within a body that depend on some names, and the least value of each over
     `variables` and those of loops that are written out, free of other loops of the body."""
-    found: dict[Test, Dim] = {}
+    found: dict[tir.Test, Dim] = {}
     known, inner = [*variables], set[str]()
-    for loop in (s for s in statements(body) if isinstance(s, Loop)):
-        if loop.constant and loop.kind != RANGE:
+    for loop in (s for s in tir.statements(body) if isinstance(s, tir.Loop)):
+        if loop.constant and loop.kind != tir.RANGE:
             known += variables_of(loop)
         else:
             inner |= set(loop.names)
-    for statement in statements(body):
-        for test in expressions(statement):
-            if not isinstance(test, Test) or test.exact:
+    for statement in tir.statements(body):
+        for test in tir.expressions(statement):
+            if not isinstance(test, tir.Test) or test.exact:
                 continue
             least = least_at(test.dim, known)
             if least is None or not inner.isdisjoint(symbols_of((least,))):

@@ -64,6 +64,4 @@ class Claims:
         if high is not None and high > 0:
             raise self.error(kind, line, what)
         left = tuple(s for s in some if not isinstance(s, int))
-        program = self._program
-        message = f"{program.file}:{line}: schedule {program.name!r}: {what}"
-        self._checks.setdefault(Check(dim, left, message))
+        self._checks.setdefault(Check(dim, left, str(self.error(kind, line, what))))

@@ -12,31 +12,8 @@ from ftuner.core.evaluation import compiled
 from ftuner.cost.functions import operation_cycles
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of
 from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.tasks import program as tir
 from ftuner.tasks.bounds import Variable, decided, least_at, variables_of
-from ftuner.tasks.program import (
-    LANES,
-    RANGE,
-    WORKERS,
-    Apply,
-    Assign,
-    Element,
-    Expr,
-    If,
-    Load,
-    Local,
-    Loop,
-    MakeTile,
-    Program,
-    Reduce,
-    SetElement,
-    Statement,
-    Store,
-    expressions,
-    linear,
-    statements,
-    tiles_across,
-    uses,
-)
 from ftuner.ukernels.funnel import Funnel, Sieve
 
 Tiles = tuple[tuple[str, int], ...]
@@ -60,13 +37,13 @@ class _Body:
     seen: set[object] = field(default_factory=set)
 
 
-def bodies(program: Program, isa: Isa, hardware: CpuHardware) -> list[_Body]:
+def bodies(program: tir.Program, isa: Isa, hardware: CpuHardware) -> list[_Body]:
     """What a task executes, loop by loop."""
     return _Counter(program, isa, hardware).count()
 
 
 class _Counter:
-    def __init__(self, program: Program, isa: Isa, hardware: CpuHardware) -> None:
+    def __init__(self, program: tir.Program, isa: Isa, hardware: CpuHardware) -> None:
         self._program, self._isa, self._hardware = program, isa, hardware
         self._lanes = isa.lanes(program.dtype)
         self._found: list[_Body] = []
@@ -79,39 +56,45 @@ class _Counter:
         return self._found
 
     def _block(
-        self, block: Sequence[Statement], body: _Body, unrolled: dict[str, int], lane: str,
+        self, block: Sequence[tir.Statement], body: _Body, unrolled: dict[str, int], lane: str,
         variables: list[Variable],
     ) -> None:  # fmt: skip
         """`unrolled`: how often loops that are written out are."""
         for statement in block:
             match statement:
-                case Loop():
+                case tir.Loop():
                     self._loop(statement, body, unrolled, lane, variables)
                     continue
-                case If(_, inner):
+                case tir.If(_, inner):
                     self._block(inner, body, unrolled, lane, variables)
                     continue
-                case Store():
+                case tir.Store():
                     body.stores += prod(unrolled.values())
-                case SetElement() | Assign(declares=False):
+                case tir.SetElement() | tir.Assign(declares=False):
                     body.chain = self._isa.fma_latency_cycles
-                case Reduce():
+                case tir.Reduce():
                     body.compute += prod(unrolled.values()) * self._cycles("add", lane)
                     body.chain = self._isa.fma_latency_cycles / REDUCTION_CHAINS
-            for expr in expressions(statement):
+            for expr in tir.expressions(statement):
                 self._expression(expr, body, unrolled, lane)
 
     def _loop(
-        self, loop: Loop, body: _Body, unrolled: dict[str, int], lane: str,
+        self, loop: tir.Loop, body: _Body, unrolled: dict[str, int], lane: str,
         variables: list[Variable],
     ) -> None:  # fmt: skip
         extents = [e - b for b, e in zip(loop.begins, loop.ends, strict=True)]
-        inside = loop.names[0] if loop.kind == LANES else lane
-        if loop.kind == LANES:
+        inside = loop.names[0] if loop.kind == tir.LANES else lane
+        if loop.kind == tir.LANES:
             extents = [ceil_quotient(extents[0], self._lanes)]
-        inner_loops = any(isinstance(s, Loop) and s.kind == RANGE for s in statements(loop.body))
+        inner_loops = any(
+            isinstance(s, tir.Loop) and s.kind == tir.RANGE for s in tir.statements(loop.body)
+        )
         known = [*variables, *variables_of(loop)]
-        if loop.kind != RANGE and loop.constant and not (loop.kind == LANES and inner_loops):
+        if (
+            loop.kind != tir.RANGE
+            and loop.constant
+            and not (loop.kind == tir.LANES and inner_loops)
+        ):
             numbers = [e for e in extents if isinstance(e, int)]
             more = {**unrolled, **dict(zip(loop.names, numbers, strict=True))}
             self._block(loop.body, body, more, inside, known)
@@ -122,27 +105,27 @@ class _Counter:
         self._found.append(inner)
         self._block(loop.body, inner, {}, inside, known)
 
-    def _expression(self, expr: Expr, body: _Body, unrolled: dict[str, int], lane: str) -> None:
-        parts = [*expressions(expr)]
-        dims = [d for p in parts if isinstance(p, (Load, Element)) for d in p.index]
-        varies = any(isinstance(p, (Local, Element)) for p in parts)
+    def _expression(self, expr: tir.Expr, body: _Body, unrolled: dict[str, int], lane: str) -> None:
+        parts = [*tir.expressions(expr)]
+        dims = [d for p in parts if isinstance(p, (tir.Load, tir.Element)) for d in p.index]
+        varies = any(isinstance(p, (tir.Local, tir.Element)) for p in parts)
         used = set(unrolled) if varies else set(symbols_of(dims)) & set(unrolled)
         times = prod(unrolled[name] for name in used)
-        if isinstance(expr, Load) and expr not in body.seen:
+        if isinstance(expr, tir.Load) and expr not in body.seen:
             body.seen.add(expr)
-            contiguous = not lane or any(uses(d, lane) for d in expr.index[-1:])
-            scattered = not contiguous and any(uses(d, lane) for d in expr.index)
+            contiguous = not lane or any(tir.uses(d, lane) for d in expr.index[-1:])
+            scattered = not contiguous and any(tir.uses(d, lane) for d in expr.index)
             body.loads += times * (self._lanes if scattered else 1)
-            wide = lane and any(uses(d, lane) for d in expr.index)
+            wide = lane and any(tir.uses(d, lane) for d in expr.index)
             body.load_bytes += times * (self._lanes if wide else 1) * self._program.dtype.itemsize
-        elif isinstance(expr, Apply) and (varies or expr not in body.seen):
+        elif isinstance(expr, tir.Apply) and (varies or expr not in body.seen):
             body.seen.add(expr)
             body.compute += times * self._of_function(expr, lane)
             body.flops += times * (self._lanes if lane else 1)
 
-    def _of_function(self, expr: Apply, lane: str) -> float:
+    def _of_function(self, expr: tir.Apply, lane: str) -> float:
         product_in_sum = expr.function in ("add", "subtract") and any(
-            isinstance(a, Apply) and a.function == "multiply" for a in expr.arguments
+            isinstance(a, tir.Apply) and a.function == "multiply" for a in expr.arguments
         )
         if product_in_sum and self._isa.fused:
             # The product is counted with its own node.
@@ -168,14 +151,14 @@ PRICE_UNITS = 16
 """Of a cycle, so that prices are integers."""
 
 
-def _whole_tasks(program: Program) -> Dim:
+def _whole_tasks(program: tir.Program) -> Dim:
     """The tasks of which all conditions on indices hold."""
     loop = program.tasks
     whole = dict(zip(loop.names, loop.ends, strict=True))
     for least in decided(loop.body, [], loop.names).values():
         for name in loop.names:
-            parts = linear(least, name)
-            if parts is None or any(uses(parts[1], other) for other in loop.names):
+            parts = tir.linear(least, name)
+            if parts is None or any(tir.uses(parts[1], other) for other in loop.names):
                 continue
             if isinstance(parts[0], int) and parts[0] < 0:
                 some = maximum(quotient(parts[1], -parts[0]) + 1, 0)
@@ -186,7 +169,7 @@ def _whole_tasks(program: Program) -> Dim:
 class Costs:
     """The estimates of a program on one ISA, for any extents."""
 
-    def __init__(self, program: Program, isa: Isa, hardware: CpuHardware) -> None:
+    def __init__(self, program: tir.Program, isa: Isa, hardware: CpuHardware) -> None:
         found = bodies(program, isa, hardware)
         self._isa, self._hardware = isa, hardware
         self._cycles = [
@@ -211,7 +194,7 @@ class Costs:
         counts = (maximum(b.trips, 0) * round(b.flops) for b in found)
         self.flops: Dim = tasks * sum(counts, start=0)
         """Functions of elements, of whole vectors."""
-        self._names = (WORKERS, *program.extents)
+        self._names = (tir.WORKERS, *program.extents)
         self._of: Callable[[Sequence[int]], list[int]] = compiled(dims, self._names)
 
     def estimate(self, extents: Sequence[int], workers: int) -> Estimate:
@@ -225,7 +208,7 @@ class Costs:
 
 
 def kept_tiles(
-    programs: Iterable[tuple[Tiles, Program]], isa: Isa, hardware: CpuHardware
+    programs: Iterable[tuple[Tiles, tir.Program]], isa: Isa, hardware: CpuHardware
 ) -> Funnel[Tiles]:
     """The values of tile parameters that fit the registers and the L1 cache of an ISA, and why the
     others do not. Where none fits, the smallest is kept."""
@@ -251,13 +234,13 @@ def kept_tiles(
     return Funnel(sieve.enumerated, sieve.pruned, tuple(sieve.left))
 
 
-def registers_needed(program: Program, isa: Isa) -> int:
+def registers_needed(program: tir.Program, isa: Isa) -> int:
     """Vector registers of all tiles of a task, of one row of an operand, and of one element; where
     multiply-add is not one instruction, of a product as well."""
-    lanes, along = isa.lanes(program.dtype), tiles_across(program)
+    lanes, along = isa.lanes(program.dtype), tir.tiles_across(program)
     total = row = 0
-    for statement in statements(program.body):
-        if isinstance(statement, MakeTile):
+    for statement in tir.statements(program.body):
+        if isinstance(statement, tir.MakeTile):
             shape = list(statement.shape)
             if statement.name in along:
                 shape[-1] = -(-shape[-1] // lanes)
@@ -266,5 +249,5 @@ def registers_needed(program: Program, isa: Isa) -> int:
     return total + row + 1 + (0 if isa.fused else 1)
 
 
-def _step_bytes(program: Program, isa: Isa, hardware: CpuHardware) -> float:
+def _step_bytes(program: tir.Program, isa: Isa, hardware: CpuHardware) -> float:
     return max(b.load_bytes for b in bodies(program, isa, hardware))

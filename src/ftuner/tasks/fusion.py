@@ -30,23 +30,7 @@ from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import ABSENT, Nest, Step
 from ftuner.graph.buffers import View
 from ftuner.graph.fused_nest import FusedNest, number_of
-from ftuner.tasks.program import (
-    Apply,
-    Array,
-    Choose,
-    Expr,
-    IndexValue,
-    Load,
-    Loop,
-    MakePanel,
-    Number,
-    Program,
-    Statement,
-    Store,
-    Test,
-    expressions,
-    statements,
-)
+from ftuner.tasks import program as tir
 
 OWN = -1
 """The operand of an epilogue's nest that is the element of the schedule."""
@@ -56,36 +40,31 @@ _OF_INDICES: Mapping[str, Callable[[Dim, Dim], Dim]] = {
 }  # fmt: skip
 _DIVISIONS = {"divide": quotient, "remainder": remainder}
 """Of numbers that are zero or more: those of dims round down, those of nests towards zero."""
-_COMPARED: Mapping[str, Callable[[Dim, Dim], Test]] = {
-    "less": lambda x, y: Test(y - x - 1),
-    "less_equal": lambda x, y: Test(y - x),
-    "equal": lambda x, y: Test(x - y, exact=True),
-}
-_Load = Callable[[Step, Sequence[Dim]], Expr]
+_Load = Callable[[Step, Sequence[Dim]], tir.Expr]
 
 
 def element(
     nest: Nest, index: Sequence[Dim], load: _Load, dim: Callable[[Dim], Dim]
-) -> Expr | None:
+) -> tir.Expr | None:
     """The element of an injective nest at an index; None if the language of schedules cannot say
     it. `load`: an operand's element; `dim`: the name that a program has for a dim."""
     dtype = nest.steps[nest.stores[0].value].dtype
-    found: list[Expr | Dim] = []
-    value: Expr | Dim | None = None
+    found: list[tir.Expr | Dim] = []
+    value: tir.Expr | Dim | None = None
     for step in nest.steps:
         value = _step(step, [found[a] for a in step.arguments], index, load, dim, dtype)
         if value is None:
             return None
         found.append(value)
     value = found[nest.stores[0].value]
-    return value if isinstance(value, Expr) else None
+    return value if isinstance(value, tir.Expr) else None
 
 
 def _step(
-    step: Step, given: list[Expr | Dim], index: Sequence[Dim], load: _Load,
+    step: Step, given: list[tir.Expr | Dim], index: Sequence[Dim], load: _Load,
     dim: Callable[[Dim], Dim], dtype: DType,
-) -> Expr | Dim | None:  # fmt: skip
-    indices = [x for x in given if not isinstance(x, Expr)]
+) -> tir.Expr | Dim | None:  # fmt: skip
+    indices = [x for x in given if not isinstance(x, tir.Expr)]
     whole = len(indices) == len(given)
     payload: Any = step.payload
     match step.op:
@@ -95,19 +74,19 @@ def _step(
         case "constant" | "dim" if step.dtype == INT64:
             return dim(payload)
         case "constant" if step.dtype == dtype:
-            return Number(float(payload))
+            return tir.Number(float(payload))
         case "load" if step.dtype == dtype and whole:
             return load(step, indices)
         case "cast" if step.dtype == dtype and whole and step.arguments:
             (x,) = indices
-            return Number(float(x)) if isinstance(x, int) else IndexValue(x)
+            return tir.Number(float(x)) if isinstance(x, int) else tir.IndexValue(x)
         case "where" if step.dtype == dtype and not indices:
-            parts = tuple(x for x in given if isinstance(x, Expr))
-            return Choose(*parts) if payload == ABSENT else Apply("where", parts)
+            parts = tuple(x for x in given if isinstance(x, tir.Expr))
+            return tir.Choose(*parts) if payload == ABSENT else tir.Apply("where", parts)
     if whole and len(given) == 2:
         x, y = indices
-        if step.op in _COMPARED:
-            return _COMPARED[step.op](x, y)
+        if step.op in tir.COMPARED:
+            return tir.COMPARED[step.op](x, y)
         if step.dtype == INT64 and step.op in _OF_INDICES:
             return _OF_INDICES[step.op](x, y)
         low = least_value(x)
@@ -116,7 +95,7 @@ def _step(
     row = SCALAR_FUNCTIONS.get(step.op)
     if row is None or indices or step.dtype.name not in (dtype.name, "bool"):
         return None
-    return Apply(step.op, tuple(x for x in given if isinstance(x, Expr)))
+    return tir.Apply(step.op, tuple(x for x in given if isinstance(x, tir.Expr)))
 
 
 def expressible(nest: FusedNest, dtype: DType) -> bool:
@@ -127,27 +106,27 @@ def expressible(nest: FusedNest, dtype: DType) -> bool:
     # A program may load at an index below zero where it then uses none of it.
     index = [symbol(f"i{axis}") - 1 for axis in range(len(nest.nest.axes))]
     name = lambda dim: dim if isinstance(dim, int) else symbol("d")  # noqa: E731
-    return element(nest.nest, index, lambda step, at: Number(0.0), name) is not None
+    return element(nest.nest, index, lambda step, at: tir.Number(0.0), name) is not None
 
 
-def computed_in_loads(program: Program, array: str, nest: FusedNest, read_once: bool) -> bool:
+def computed_in_loads(program: tir.Program, array: str, nest: FusedNest, read_once: bool) -> bool:
     """Whether it pays to compute an operand where a program loads it: once for each element, or
     again where that is cheap. `read_once`: whether nothing else reads the operand."""
     cheap = not nest.expensive and len(nest.nest.steps) <= MAX_REPEATED_STEPS
     return cheap or (read_once and not _again(program.body, array))
 
 
-def _again(body: Sequence[Statement], array: str) -> bool:
+def _again(body: Sequence[tir.Statement], array: str) -> bool:
     """Whether a program loads elements of an array more than once: by several loads, or within
     loops whose variables the index does not have."""
 
-    def found(body: Sequence[Statement], names: frozenset[str]) -> Iterator[bool]:
+    def found(body: Sequence[tir.Statement], names: frozenset[str]) -> Iterator[bool]:
         for statement in body:
-            for part in expressions(statement):
-                if isinstance(part, Load) and part.array == array:
+            for part in tir.expressions(statement):
+                if isinstance(part, tir.Load) and part.array == array:
                     yield names <= set(symbols_of(part.index))
             inner = getattr(statement, "body", ())
-            more = frozenset(statement.names if isinstance(statement, Loop) else ())
+            more = frozenset(statement.names if isinstance(statement, tir.Loop) else ())
             yield from found(inner, names | more)
 
     return [*found(body, frozenset())] != [True]
@@ -157,7 +136,7 @@ def _again(body: Sequence[Statement], array: str) -> bool:
 class Fused:
     """A schedule with what stands around it."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[tir.Program, ...]
     """For each combination of tiles, over the same arrays and extents."""
     extents: tuple[Dim, ...]
     """The values of the programs' extents."""
@@ -168,12 +147,14 @@ class Fused:
 class Fusion:
     """Writes programs of one schedule for the views of a graph."""
 
-    def __init__(self, values: Mapping[str, Dim], programs: Sequence[Program]) -> None:
+    def __init__(self, values: Mapping[str, Dim], programs: Sequence[tir.Program]) -> None:
         """`values`: of the extents of the programs, in their order."""
         self._programs, self._dtype = programs, programs[0].dtype
         self._extents: dict[str, Dim] = dict(values)
         self._names = {value: symbol(name) for name, value in reversed([*values.items()])}
-        taken = [s.names for p in programs for s in statements(p.body) if isinstance(s, Loop)]
+        taken = [
+            s.names for p in programs for s in tir.statements(p.body) if isinstance(s, tir.Loop)
+        ]
         self._taken = {*values, *(name for names in taken for name in names)}
         self._views: list[View] = []
 
@@ -188,7 +169,7 @@ class Fusion:
             epilogue: what becomes of the elements of the only output, if anything does.
         """
         first = self._programs[0]
-        loads: dict[str, Callable[[Sequence[Dim]], Expr]] = {
+        loads: dict[str, Callable[[Sequence[Dim]], tir.Expr]] = {
             array.name: partial(self._element, nest)
             for array, nest in zip(first.inputs, inputs, strict=True)
         }
@@ -215,8 +196,8 @@ class Fusion:
             self._extents[name], self._names[dim] = dim, symbol(name)
         return self._names[dim]
 
-    def _array(self, name: str, view: View) -> Array:
-        return Array(name, self._dtype, (self._dim(product(view.shape)),), False)
+    def _array(self, name: str, view: View) -> tir.Array:
+        return tir.Array(name, self._dtype, (self._dim(product(view.shape)),), False)
 
     def _flat(self, view: View, index: Sequence[Dim]) -> tuple[Dim]:
         total = self._dim(view.layout.offset)
@@ -224,37 +205,40 @@ class Fusion:
             total = total + position * self._dim(stride)
         return (total,)
 
-    def _element(self, nest: FusedNest, index: Sequence[Dim], own: Expr | None = None) -> Expr:
-        def load(step: Step, at: Sequence[Dim]) -> Expr:
+    def _element(
+        self, nest: FusedNest, index: Sequence[Dim], own: tir.Expr | None = None
+    ) -> tir.Expr:
+        def load(step: Step, at: Sequence[Dim]) -> tir.Expr:
             if step.payload == OWN:
                 assert own is not None
                 return own
             assert isinstance(step.payload, int)
             view = nest.views[step.payload]
-            return Load(f"x{number_of(view, self._views)}", self._flat(view, at))
+            return tir.Load(f"x{number_of(view, self._views)}", self._flat(view, at))
 
         found = element(nest.nest, index, load, self._dim)
         assert found is not None, nest.title
         return found
 
     def _block(
-        self, body: Sequence[Statement], loads: Mapping[str, Callable[[Sequence[Dim]], Expr]],
+        self, body: Sequence[tir.Statement],
+        loads: Mapping[str, Callable[[Sequence[Dim]], tir.Expr]],
         targets: Mapping[str, tuple[str, View]], epilogue: FusedNest | None,
-    ) -> tuple[Statement, ...]:  # fmt: skip
+    ) -> tuple[tir.Statement, ...]:  # fmt: skip
         def of(part: Any) -> Any:
             if isinstance(part, tuple):
                 return tuple(map(of, part))
-            if isinstance(part, Load):
+            if isinstance(part, tir.Load):
                 if part.array in loads:
                     return loads[part.array](part.index)
                 if part.array not in targets:
                     return part
                 name, view = targets[part.array]
                 return replace(part, array=name, index=self._flat(view, part.index))
-            if isinstance(part, MakePanel) or not isinstance(part, (Expr, Statement)):
+            if isinstance(part, tir.MakePanel) or not isinstance(part, (tir.Expr, tir.Statement)):
                 return part
             made = replace(part, **{f.name: of(getattr(part, f.name)) for f in fields(part)})  # type: ignore[type-var, arg-type]
-            if isinstance(made, Store) and made.array in targets:
+            if isinstance(made, tir.Store) and made.array in targets:
                 name, view = targets[made.array]
                 value = made.value
                 if epilogue is not None:
@@ -262,5 +246,5 @@ class Fusion:
                 return replace(made, array=name, index=self._flat(view, made.index), value=value)
             return made
 
-        found: tuple[Statement, ...] = of(tuple(body))
+        found: tuple[tir.Statement, ...] = of(tuple(body))
         return found

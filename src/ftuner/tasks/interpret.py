@@ -19,33 +19,8 @@ from ftuner.core.dim import symbol as symbol_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import BoundsError
+from ftuner.tasks import program as tir
 from ftuner.tasks.mapping import Composition, TaskMapping, factors, grid, repeat, spatial
-from ftuner.tasks.program import (
-    LANES,
-    TASKS,
-    WORKERS,
-    Apply,
-    Assign,
-    Choose,
-    Element,
-    Expr,
-    Factor,
-    If,
-    IndexValue,
-    Load,
-    Local,
-    Loop,
-    MakePanel,
-    MakeTile,
-    Number,
-    Program,
-    Reduce,
-    SetElement,
-    Statement,
-    Store,
-    Test,
-    linear,
-)
 
 Array = npt.NDArray[Any]
 _COMBINED: Mapping[str, tuple[Any, Callable[[Any, Any], Any], float]] = {
@@ -56,19 +31,19 @@ _COMBINED: Mapping[str, tuple[Any, Callable[[Any, Any], Any], float]] = {
 
 
 def interpret(
-    program: Program, inputs: Sequence[Array], extents: Mapping[str, int], workers: int
+    program: tir.Program, inputs: Sequence[Array], extents: Mapping[str, int], workers: int
 ) -> list[Array]:
     """The outputs for inputs of the program's dtype and shapes. What no task stores is NaN.
 
     Raises:
         BoundsError: an element outside of an array.
     """
-    return _Interpreter(program, inputs, {**extents, WORKERS: workers}).run()
+    return _Interpreter(program, inputs, {**extents, tir.WORKERS: workers}).run()
 
 
 class _Interpreter:
     def __init__(
-        self, program: Program, inputs: Sequence[Array], values: Mapping[str, int]
+        self, program: tir.Program, inputs: Sequence[Array], values: Mapping[str, int]
     ) -> None:
         self._program = program
         self._values: dict[str, int] = dict(values)
@@ -92,35 +67,35 @@ class _Interpreter:
                 self._block(loop.body)
         return [self._arrays[a.name] for a in self._program.outputs]
 
-    def _block(self, body: Sequence[Statement]) -> None:
+    def _block(self, body: Sequence[tir.Statement]) -> None:
         for statement in body:
             self._execute(statement)
 
-    def _execute(self, statement: Statement) -> None:
+    def _execute(self, statement: tir.Statement) -> None:
         match statement:
-            case Assign(name, value, declares):
+            case tir.Assign(name, value, declares):
                 before = None if declares else self._locals[name]
                 self._locals[name] = self._kept(self._of(value), before)
-            case MakeTile(name, shape, value):
+            case tir.MakeTile(name, shape, value):
                 one = np.asarray(value, self._dtype)
                 self._tiles[name] = dict.fromkeys(product(*map(range, shape)), one)
-            case MakePanel(array):
+            case tir.MakePanel(array):
                 extents = [evaluate(d, self._values) for d in array.shape]
                 self._arrays[array.name] = np.full(extents, np.nan, self._dtype)
-            case SetElement(Element() as target, value):
+            case tir.SetElement(tir.Element() as target, value):
                 self._set(target, self._of(value))
-            case Reduce(target, kind, value):
+            case tir.Reduce(target, kind, value):
                 self._reduce(target, kind, self._of(value))
-            case Store(array, index, value):
+            case tir.Store(array, index, value):
                 self._store(statement, array, index, self._of(value))
-            case If(condition, body):
+            case tir.If(condition, body):
                 outer, self._mask = self._mask, np.logical_and(self._mask, self._of(condition))
                 if np.any(self._mask):
                     self._block(body)
                 self._mask = outer
-            case Loop(kind, names, begins, ends, body):
-                assert kind != TASKS
-                if kind == LANES:
+            case tir.Loop(kind, names, begins, ends, body):
+                assert kind != tir.TASKS
+                if kind == tir.LANES:
                     extent = self._dim(ends[0])
                     self._lane, self._positions = names[0], np.arange(max(int(extent), 0))
                     self._block(body)
@@ -130,7 +105,7 @@ class _Interpreter:
 
     def _iterate(
         self, names: Sequence[str], begins: Sequence[Dim], ends: Sequence[Dim],
-        body: Sequence[Statement],
+        body: Sequence[tir.Statement],
     ) -> None:  # fmt: skip
         if not names:
             self._block(body)
@@ -145,13 +120,13 @@ class _Interpreter:
         found: Array = np.where(self._mask, value, before).astype(self._dtype)
         return found
 
-    def _places(self, element: Element) -> list[tuple[int, ...]]:
+    def _places(self, element: tir.Element) -> list[tuple[int, ...]]:
         """The elements of a tile, one for each lane or one."""
         index = [np.asarray(self._dim(d)) for d in element.index]
         return [tuple(map(int, place)) for place in zip(*map(np.ravel, np.broadcast_arrays(*index)),
                                                         strict=True)]  # fmt: skip
 
-    def _set(self, target: Element, value: Any) -> None:
+    def _set(self, target: tir.Element, value: Any) -> None:
         tile = self._tiles[target.tile]
         places = self._places(target)
         if self._lane and self._across(target):
@@ -163,21 +138,21 @@ class _Interpreter:
             (place,) = places
             tile[place] = self._kept(value, tile[place])
 
-    def _across(self, element: Element) -> bool:
+    def _across(self, element: tir.Element) -> bool:
         return bool(element.index) and element.index[-1] == symbol_of(self._lane)
 
-    def _reduce(self, target: Local | Element, kind: str, value: Any) -> None:
+    def _reduce(self, target: tir.Local | tir.Element, kind: str, value: Any) -> None:
         reduced, combined, neutral = _COMBINED[kind]
         lanes = np.broadcast_to(np.where(self._mask, value, neutral), self._positions.shape)
         total = reduced(lanes.astype(self._dtype), initial=self._dtype.type(neutral))
-        if isinstance(target, Local):
+        if isinstance(target, tir.Local):
             self._locals[target.name] = np.asarray(combined(self._locals[target.name], total))
         else:
             (place,) = self._places(target)
             tile = self._tiles[target.tile]
             tile[place] = np.asarray(combined(tile[place], total))
 
-    def _store(self, statement: Store, name: str, index: Sequence[Dim], value: Any) -> None:
+    def _store(self, statement: tir.Store, name: str, index: Sequence[Dim], value: Any) -> None:
         array = self._arrays[name]
         places, inside = self._inside(array, name, index, statement.line)
         shape = np.broadcast_shapes(*(p.shape for p in places), np.shape(value), inside.shape)
@@ -205,36 +180,36 @@ class _Interpreter:
         """The value of a dim; of one that depends on the lanes, an array."""
         if not self._lane:
             return evaluate(dim, self._values)
-        parts = linear(dim, self._lane)
+        parts = tir.linear(dim, self._lane)
         if parts is not None:
             factor, rest = (evaluate(d, self._values) for d in parts)
             return rest + factor * self._positions if factor else rest
         values = [evaluate(dim, {**self._values, self._lane: int(p)}) for p in self._positions]
         return np.asarray(values, np.int64)
 
-    def _of(self, expr: Expr) -> Any:
+    def _of(self, expr: tir.Expr) -> Any:
         match expr:
-            case Number(value):
+            case tir.Number(value):
                 return self._dtype.type(value)
-            case Local(name):
+            case tir.Local(name):
                 return self._locals[name]
-            case Element(tile):
+            case tir.Element(tile):
                 places = [self._tiles[tile][place] for place in self._places(expr)]
                 lanes = self._lane and self._across(expr)
                 return np.asarray(places, self._dtype) if lanes else places[0]
-            case Load(name, index):
+            case tir.Load(name, index):
                 array = self._arrays[name]
                 places, inside = self._inside(array, name, index, expr.line)
                 if not array.size:
                     return np.zeros(inside.shape, self._dtype)
                 safe = [np.where(inside, p, 0) for p in places]
                 return np.where(inside, array[tuple(safe)], self._dtype.type(0))
-            case IndexValue(dim):
+            case tir.IndexValue(dim):
                 return np.asarray(self._dim(dim)).astype(self._dtype)
-            case Test(dim, exact):
+            case tir.Test(dim, exact):
                 value = self._dim(dim)
                 return np.equal(value, 0) if exact else np.greater_equal(value, 0)
-            case Choose(condition, x, y):
+            case tir.Choose(condition, x, y):
                 outer, wanted = self._mask, self._of(condition)
                 self._mask = np.logical_and(outer, wanted)
                 first = self._of(x)
@@ -242,17 +217,17 @@ class _Interpreter:
                 second = self._of(y)
                 self._mask = outer
                 return np.where(wanted, first, second)
-            case Apply("where", (condition, x, y)):
+            case tir.Apply("where", (condition, x, y)):
                 return np.where(self._of(condition), self._of(x), self._of(y))
-            case Apply(function, arguments):
+            case tir.Apply(function, arguments):
                 return SCALAR_FUNCTIONS[function].meaning(*map(self._of, arguments))
         raise AssertionError(expr)
 
 
-def _mapping(parts: Sequence[Factor], values: Mapping[str, int]) -> TaskMapping:
+def _mapping(parts: Sequence[tir.Factor], values: Mapping[str, int]) -> TaskMapping:
     """The mapping of a task loop for some extents."""
 
-    def of(factor: Factor) -> TaskMapping:
+    def of(factor: tir.Factor) -> TaskMapping:
         extents = [evaluate(d, values) for d in factor.extents]
         if factor.kind == "partition":
             return grid(extents, [evaluate(d, values) for d in factor.parts])

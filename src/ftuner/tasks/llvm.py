@@ -26,43 +26,22 @@ from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
 from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import Dim, product, symbol
 from ftuner.hardware.isa import InstructionSet
+from ftuner.tasks import program as tir
 from ftuner.tasks.bounds import Variable, conjuncts, decided
 from ftuner.tasks.llvm_locals import Locals
 from ftuner.tasks.llvm_values import Vector
-from ftuner.tasks.program import (
-    LANES,
-    REPEAT,
-    WORKERS,
-    Assign,
-    Element,
-    Expr,
-    Factor,
-    If,
-    Loop,
-    MakePanel,
-    MakeTile,
-    Program,
-    Reduce,
-    SetElement,
-    Statement,
-    Store,
-    Test,
-    expressions,
-    reduced,
-    statements,
-)
 
 MOST_VECTORS = 8
 """Vectors of a `lanes` loop of a number that are written out, where no tile needs it."""
 _BASE = "<base>"
 
 
-def emit(module: ir.Module, symbol_name: str, program: Program, isa: InstructionSet) -> None:
+def emit(module: ir.Module, symbol_name: str, program: tir.Program, isa: InstructionSet) -> None:
     """Add the job of a program to a module."""
     function = ir.Function(module, JOB_TYPE, symbol_name)
     record, thread = function.args
     builder = ir.IRBuilder(function.append_basic_block("entry"))
-    names = (WORKERS, *program.extents)
+    names = (tir.WORKERS, *program.extents)
     env = {name: slot(builder, record, number) for number, name in enumerate(names, 2)}
     places = {
         array.name: pointer_slot(builder, record, 4 + len(names) + number)
@@ -97,7 +76,7 @@ class Emitter(Locals):
 
     def shares(self, begin: ir.Value, end: ir.Value) -> None:
         """Execute shares of the virtual workers, of which there are as many as `workers`."""
-        builder, parts = self._builder, self._env[WORKERS]
+        builder, parts = self._builder, self._env[tir.WORKERS]
         count = self.dim(self._program.tasks.workers)
         first, last = (builder.udiv(builder.mul(count, number), parts) for number in (begin, end))
         self._execute(first, last)
@@ -111,7 +90,7 @@ class Emitter(Locals):
             tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self.block(loop.body))
 
-    def _enter(self, loop: Loop, virtual: ir.Value, loops: ExitStack) -> None:
+    def _enter(self, loop: tir.Loop, virtual: ir.Value, loops: ExitStack) -> None:
         """Open the loops over the tasks of a virtual worker."""
         builder, indices = self._builder, [const(0)] * len(loop.names)
         for number, factor in enumerate(loop.factors):
@@ -124,7 +103,7 @@ class Emitter(Locals):
             ]
         self._env.update(zip(loop.names, indices, strict=True))
 
-    def _positions(self, factor: Factor, own: ir.Value, loops: ExitStack) -> list[ir.Value]:
+    def _positions(self, factor: tir.Factor, own: ir.Value, loops: ExitStack) -> list[ir.Value]:
         builder, axes = self._builder, range(len(factor.extents))
         if factor.kind == "repeat":
             found: dict[int, ir.Value] = {}
@@ -154,40 +133,40 @@ class Emitter(Locals):
         quotient = number if stride == 1 else builder.udiv(number, self.dim(stride))
         return builder.urem(quotient, self.dim(radix))
 
-    def block(self, body: Sequence[Statement]) -> None:
+    def block(self, body: Sequence[tir.Statement]) -> None:
         for statement in body:
             self._statement(statement)
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: tir.Statement) -> None:
         match statement:
-            case Assign(name, value, declares):
+            case tir.Assign(name, value, declares):
                 if declares:
                     self._declare(name)
                 self._put(self._locals[name], name in self._wide, self.value(value))
-            case MakeTile(name, shape, value):
+            case tir.MakeTile(name, shape, value):
                 self._make_tile(name, shape, value)
-            case MakePanel(array):
+            case tir.MakePanel(array):
                 place = self.dim(self._panels[array.name])
                 self._places[array.name] = at(self._builder, self._memory, place)
-            case SetElement(Element() as target, value):
+            case tir.SetElement(tir.Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._put(self._place(target), wide, self.value(value))
-            case Reduce():
+            case tir.Reduce():
                 self._reduce(statement)
-            case Store():
+            case tir.Store():
                 self._store(statement)
-            case If(condition, body):
+            case tir.If(condition, body):
                 with self._under(condition):
                     self.block(body)
-            case Loop(kind):
-                if kind == LANES:
+            case tir.Loop(kind):
+                if kind == tir.LANES:
                     self._lanes_loop(statement)
-                elif kind == REPEAT and statement.constant:
+                elif kind == tir.REPEAT and statement.constant:
                     self._written_out(statement)
                 else:
                     self._counted(statement, 0)
 
-    def _counted(self, loop: Loop, number: int) -> None:
+    def _counted(self, loop: tir.Loop, number: int) -> None:
         if number == len(loop.names):
             self.block(loop.body)
             return
@@ -196,23 +175,23 @@ class Emitter(Locals):
             self._env[loop.names[number]] = index
             tests = {}
             innermost = self._at is None and number == len(loop.names) - 1
-            if innermost and any(isinstance(s, Loop) for s in statements(loop.body)):
+            if innermost and any(isinstance(s, tir.Loop) for s in tir.statements(loop.body)):
                 tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self._counted(loop, number + 1))
 
-    def _written_out(self, loop: Loop) -> None:
+    def _written_out(self, loop: tir.Loop) -> None:
         ranges = [range(*map(int, ends)) for ends in zip(loop.begins, loop.ends, strict=True)]  # type: ignore[arg-type]
         for task in all_of(*ranges):
             for name, value in zip(loop.names, task, strict=True):
                 self._numbers[name], self._env[name] = value, const(value)
             self.block(loop.body)
 
-    def _lanes_loop(self, loop: Loop) -> None:
+    def _lanes_loop(self, loop: tir.Loop) -> None:
         (name,), (extent,) = loop.names, loop.ends
         lanes, builder, body = self._lanes, self._builder, loop.body
-        inner = [s for s in statements(body) if isinstance(s, Loop)]
-        simple = all(s.kind == REPEAT and s.constant for s in inner)
-        reduces = any(isinstance(s, Reduce) for s in statements(body))
+        inner = [s for s in tir.statements(body) if isinstance(s, tir.Loop)]
+        simple = all(s.kind == tir.REPEAT and s.constant for s in inner)
+        reduces = any(isinstance(s, tir.Reduce) for s in tir.statements(body))
         sets = [self._totals(body) for _ in range(REDUCTION_CHAINS if reduces and simple else 1)]
 
         def vector(base: ir.Value, number: int, count: ir.Value | None, chain: int = 0) -> None:
@@ -221,7 +200,7 @@ class Emitter(Locals):
             self._env[name] = self._env[_BASE] = base
             tests = {}
             if live is None:
-                own = Variable(name, symbol(_BASE), symbol(_BASE) + lanes, LANES, loop.line)
+                own = Variable(name, symbol(_BASE), symbol(_BASE) + lanes, tir.LANES, loop.line)
                 tests = self._decided(body, [own], (name,))
             self._twice(tests, lambda: self.block(body))
             self._at = None
@@ -235,7 +214,7 @@ class Emitter(Locals):
                 vector(const(number * lanes), number, count, number % len(sets))
         else:
             self._by_vectors(self.dim(extent), len(sets), vector)
-        for target, kind in reduced(body):
+        for target, kind in tir.reduced(body):
             self._finish(target, kind, sets)
 
     def _by_vectors(self, extent: ir.Value, chains: int, vector: Callable[..., None]) -> None:
@@ -256,12 +235,12 @@ class Emitter(Locals):
     # Conditions.
 
     def _decided(
-        self, body: Sequence[Statement], variables: list[Variable], names: Sequence[str]
-    ) -> dict[Test, Dim]:
+        self, body: Sequence[tir.Statement], variables: list[Variable], names: Sequence[str]
+    ) -> dict[tir.Test, Dim]:
         found = decided(body, variables, names)
         return {test: least for test, least in found.items() if test not in self._assumed}
 
-    def _twice(self, tests: Mapping[Test, Dim], body: Callable[[], None]) -> None:
+    def _twice(self, tests: Mapping[tir.Test, Dim], body: Callable[[], None]) -> None:
         """Write a body for where all tests hold, and in general."""
         if not tests:
             body()
@@ -283,7 +262,7 @@ class Emitter(Locals):
                 body()
 
     @contextmanager
-    def _under(self, condition: Expr) -> Iterator[None]:
+    def _under(self, condition: tir.Expr) -> Iterator[None]:
         """Statements under a condition: the parts of it that are the same for all lanes are a
         branch, the others narrow the mask."""
         found = [self.condition(part) for part in conjuncts(condition)]
@@ -296,8 +275,8 @@ class Emitter(Locals):
             yield
 
 
-def _tiles_of(body: Sequence[Statement]) -> Iterator[str]:
-    for statement in statements(body):
-        for expr in expressions(statement):
-            if isinstance(expr, Element):
+def _tiles_of(body: Sequence[tir.Statement]) -> Iterator[str]:
+    for statement in tir.statements(body):
+        for expr in tir.expressions(statement):
+            if isinstance(expr, tir.Element):
                 yield expr.tile

@@ -26,26 +26,11 @@ from ftuner.core.dim import Dim, least_value
 from ftuner.core.evaluation import evaluate
 from ftuner.core.symbolic import Atom, Symbol
 from ftuner.hardware.isa import InstructionSet
-from ftuner.tasks.program import (
-    Apply,
-    Choose,
-    Element,
-    Expr,
-    IndexValue,
-    Load,
-    Local,
-    Number,
-    Program,
-    Store,
-    Test,
-    linear,
-    tiles_across,
-    uses,
-)
+from ftuner.tasks import program as tir
 
 MOST_APART = 4
 """Distance of elements up to which vectors are shuffled from contiguous ones."""
-Totals = Mapping[Local | tuple[str, tuple[int, ...]], ir.Value]
+Totals = Mapping[tir.Local | tuple[str, tuple[int, ...]], ir.Value]
 """The accumulators of locals, and of elements of tiles."""
 
 
@@ -69,7 +54,7 @@ class Values:
     """Values where the builder is: scalars, and vectors in a `lanes` loop."""
 
     def __init__(
-        self, builder: ir.IRBuilder, program: Program, isa: InstructionSet,
+        self, builder: ir.IRBuilder, program: tir.Program, isa: InstructionSet,
         env: dict[str, ir.Value], places: dict[str, ir.Value], memory: ir.Value,
     ) -> None:  # fmt: skip
         """`memory`: for the panels of a task."""
@@ -85,11 +70,11 @@ class Values:
         self._wide: set[str] = set()
         """Locals and tiles of a `lanes` loop."""
         self._tiles: dict[str, dict[tuple[int, ...], ir.Value]] = {}
-        self._across = tiles_across(program)
+        self._across = tir.tiles_across(program)
         self._at: Vector | None = None
         self._guard: ir.Value | None = None
         """A scalar condition under which memory may be read; None if it may."""
-        self._assumed: frozenset[Test] = frozenset()
+        self._assumed: frozenset[tir.Test] = frozenset()
         self._nothing = reserve(builder, self._vector)
         builder.store(ir.Constant(self._vector, None), self._nothing)
 
@@ -134,9 +119,9 @@ class Values:
     def _each_lane(self, dim: Dim) -> ir.Value:
         """An index; a vector of them if it depends on the lanes."""
         lanes, builder = self._at, self._builder
-        if lanes is None or not uses(dim, lanes.name):
+        if lanes is None or not tir.uses(dim, lanes.name):
             return self.dim(dim)
-        parts = linear(dim, lanes.name)
+        parts = tir.linear(dim, lanes.name)
         if parts is None:
             value: ir.Value = ir.Constant(ir.VectorType(I64, self._lanes), ir.Undefined)
             for lane in range(self._lanes):
@@ -150,66 +135,66 @@ class Values:
 
     # Elements.
 
-    def _widened(self, expr: Expr) -> ir.Value:
+    def _widened(self, expr: tir.Expr) -> ir.Value:
         return self._wide_value(self.value(expr))
 
     def _wide_value(self, value: ir.Value) -> ir.Value:
         return value if elements.lanes_of(value) else splat(self._builder, value, self._lanes)
 
-    def condition(self, expr: Expr) -> ir.Value | None:
+    def condition(self, expr: tir.Expr) -> ir.Value | None:
         """A condition; None if it is known to hold."""
         builder = self._builder
         match expr:
-            case Test(dim, exact):
+            case tir.Test(dim, exact):
                 if expr in self._assumed:
                     return None
                 value = self._each_lane(dim)
                 zero = elements.zero(value.type)
                 return builder.icmp_signed("==" if exact else ">=", value, zero)
-            case Apply("logical_and", (x, y)):
+            case tir.Apply("logical_and", (x, y)):
                 return both(builder, self.condition(x), self.condition(y))
         return self.value(expr)
 
-    def value(self, expr: Expr) -> ir.Value:
+    def value(self, expr: tir.Expr) -> ir.Value:
         builder, dtype = self._builder, self._program.dtype
         match expr:
-            case Number(number):
+            case tir.Number(number):
                 return ir.Constant(self._element, number)
-            case Local(name):
+            case tir.Local(name):
                 kind = self._vector if name in self._wide else self._element
                 return builder.load(self._locals[name], typ=kind)
-            case Element(tile):
+            case tir.Element(tile):
                 wide = tile in self._wide or tile in self._across
                 kind = self._vector if wide else self._element
                 return builder.load(self._place(expr), typ=kind)
-            case Load():
+            case tir.Load():
                 return self._load(expr)
-            case IndexValue(dim):
+            case tir.IndexValue(dim):
                 index = self._each_lane(dim)
                 return builder.sitofp(index, elements.like(index.type, self._element))
-            case Choose(condition, x, y):
+            case tir.Choose(condition, x, y):
                 return self._choice(condition, x, y)
-            case Test() | Apply("logical_and"):
+            case tir.Test() | tir.Apply("logical_and"):
                 found = self.condition(expr)
                 return ir.Constant(I1, 1) if found is None else found
-            case Apply("logical_not", (x,)):
+            case tir.Apply("logical_not", (x,)):
                 return builder.not_(self.value(x))
-            case Apply("logical_or" | "logical_xor" as word, (x, y)):
+            case tir.Apply("logical_or" | "logical_xor" as word, (x, y)):
                 pair = elements.widened(builder, [self.value(x), self.value(y)])
                 return (builder.or_ if word == "logical_or" else builder.xor)(*pair)
-            case Apply("add", (x, Apply("multiply", (a, b)))):
+            case tir.Apply("add", (x, tir.Apply("multiply", (a, b)))):
                 return self._multiply_add(*self._alike(a, b, x))
-            case Apply("add", (Apply("multiply", (a, b)), x)):
+            case tir.Apply("add", (tir.Apply("multiply", (a, b)), x)):
                 return self._multiply_add(*self._alike(a, b, x))
-            case Apply("subtract", (x, Apply("multiply", (a, b)))):
+            case tir.Apply("subtract", (x, tir.Apply("multiply", (a, b)))):
                 first, second, third = self._alike(a, b, x)
                 return self._multiply_add(builder.fneg(first), second, third)
-            case Apply(function, arguments):
+            case tir.Apply(function, arguments):
                 given = self._alike(*arguments)
                 return elements.apply(builder, function, given, dtype, self._isa.fused)
         raise AssertionError(expr)
 
-    def _alike(self, *arguments: Expr) -> list[ir.Value]:
+    def _alike(self, *arguments: tir.Expr) -> list[ir.Value]:
         return elements.widened(self._builder, [self.value(a) for a in arguments])
 
     def _multiply_add(self, x: ir.Value, y: ir.Value, z: ir.Value) -> ir.Value:
@@ -217,7 +202,7 @@ class Values:
             return intrinsic(self._builder, "fma", x, y, z)
         return self._builder.fadd(self._builder.fmul(x, y), z)
 
-    def _choice(self, condition: Expr, x: Expr, y: Expr) -> ir.Value:
+    def _choice(self, condition: tir.Expr, x: tir.Expr, y: tir.Expr) -> ir.Value:
         builder = self._builder
         wanted = self.condition(condition)
         if wanted is None:
@@ -246,10 +231,10 @@ class Values:
         yield
         self._at = outer
 
-    def _place(self, element: Element) -> ir.Value:
+    def _place(self, element: tir.Element) -> ir.Value:
         return self._tiles[element.tile][self._index_of(element)]
 
-    def _index_of(self, element: Element) -> tuple[int, ...]:
+    def _index_of(self, element: tir.Element) -> tuple[int, ...]:
         index = element.index
         if element.tile in self._across:
             assert self._at is not None
@@ -269,10 +254,10 @@ class Values:
             return address
         return self._builder.select(condition, address, self._nothing)
 
-    def _load(self, load: Load) -> ir.Value:
+    def _load(self, load: tir.Load) -> ir.Value:
         builder, at_lanes = self._builder, self._at
         flat, align = self._program.array(load.array).flat(load.index), self._program.dtype.itemsize
-        parts = None if at_lanes is None else linear(flat, at_lanes.name)
+        parts = None if at_lanes is None else tir.linear(flat, at_lanes.name)
         if at_lanes is None or (parts is not None and parts[0] == 0):
             guard = self._guard
             if at_lanes is not None and at_lanes.chosen is not None:
@@ -301,7 +286,7 @@ class Values:
         own = self._builder.add(self._at.base, const(lane))
         return self._address(array, flat, {self._at.name: own})
 
-    def _store(self, statement: Store) -> None:
+    def _store(self, statement: tir.Store) -> None:
         builder, lanes, align = self._builder, self._at, self._program.dtype.itemsize
         flat, value = (
             self._program.array(statement.array).flat(statement.index),
@@ -311,7 +296,7 @@ class Values:
             builder.store(value, self._address(statement.array, flat, {}), align=align)
             return
         value = self._wide_value(value)
-        parts = linear(flat, lanes.name)
+        parts = tir.linear(flat, lanes.name)
         if parts is not None and parts[0] == 1:
             address = self._address(statement.array, flat, {})
             store_lanes(builder, value, address, align, lanes.live)

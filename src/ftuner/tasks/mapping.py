@@ -83,7 +83,11 @@ class _Ranked(TaskMapping):
 
     def __post_init__(self) -> None:
         _check_extents(self.extents)
-        _check_ranks(self.extents, self.ranks)
+        if sorted(self.ranks) != list(range(len(self.extents))):
+            raise ShapeError(
+                f"ranks {self.ranks} for extents {self.extents}; expected a permutation of "
+                f"0 .. {len(self.extents) - 1}, the loop level of each axis"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -144,7 +148,8 @@ class Partition(TaskMapping):
                 "give one number of parts for each extent"
             )
         for parts in self.parts:
-            _check_parts(parts)
+            if parts < 1:
+                raise ShapeError(f"{parts} parts; expected at least 1")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -258,13 +263,6 @@ def grid(extents: Sequence[int], parts: Sequence[int]) -> Partition:
     return Partition(tuple(extents), tuple(parts))
 
 
-def covers_exactly_once(mapping: TaskMapping) -> bool:
-    """Whether every task of `mapping.shape` is executed by exactly one worker, exactly once, and
-    nothing else is executed. Enumerates all tasks: a proof for one mapping, not for hot paths."""
-    executed = sorted(task for _, task in mapping.enumerate())
-    return executed == list(product(*map(range, mapping.shape)))
-
-
 def _ranks(extents: tuple[int, ...], ranks: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(range(len(extents))) if ranks is None else tuple(ranks)
 
@@ -279,19 +277,6 @@ def _arguments(extents: tuple[int, ...], ranks: tuple[int, ...]) -> str:
 def _check_extents(extents: tuple[int, ...]) -> None:
     if any(extent < 0 for extent in extents):
         raise ShapeError(f"extents {extents}; expected none below 0")
-
-
-def _check_ranks(extents: tuple[int, ...], ranks: tuple[int, ...]) -> None:
-    if sorted(ranks) != list(range(len(extents))):
-        raise ShapeError(
-            f"ranks {ranks} for extents {extents}; expected a permutation of "
-            f"0 .. {len(extents) - 1}, the loop level of each axis"
-        )
-
-
-def _check_parts(parts: int) -> None:
-    if parts < 1:
-        raise ShapeError(f"{parts} parts; expected at least 1")
 
 
 def _check_worker(mapping: TaskMapping, worker: int) -> None:

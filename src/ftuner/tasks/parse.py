@@ -9,6 +9,7 @@ from typing import Any
 
 from ftuner.core.dim import Dim, symbol, symbols_of
 from ftuner.errors import MappingError, ScheduleError, UndefinedNameError
+from ftuner.tasks import program as tir
 from ftuner.tasks.language import DTYPES
 from ftuner.tasks.parse_expressions import (
     FUNCTIONS,
@@ -18,34 +19,12 @@ from ftuner.tasks.parse_expressions import (
     is_condition,
 )
 from ftuner.tasks.parse_loops import MOST_UNROLLED, Loops
-from ftuner.tasks.program import (
-    LANES,
-    RANGE,
-    WORKERS,
-    Apply,
-    Array,
-    Assign,
-    Element,
-    Expr,
-    If,
-    Load,
-    Local,
-    MakePanel,
-    MakeTile,
-    Number,
-    Program,
-    Reduce,
-    SetElement,
-    Statement,
-    Store,
-    expressions,
-)
 from ftuner.tasks.source import Source, last_name
 
 _REDUCED = {"add": "sum", "maximum": "maximum", "minimum": "minimum"}
 
 
-def parse(source: Source, tiles: Mapping[str, int]) -> Program:
+def parse(source: Source, tiles: Mapping[str, int]) -> tir.Program:
     """The program of a schedule with some values of its tile parameters.
 
     Raises:
@@ -55,7 +34,7 @@ def parse(source: Source, tiles: Mapping[str, int]) -> Program:
 
 
 class _Parser(Loops):
-    def program(self) -> Program:
+    def program(self) -> tir.Program:
         arguments = self._node.args.args
         count = len(arguments) - len(self._node.args.defaults)
         for argument in arguments[:count]:
@@ -75,7 +54,7 @@ class _Parser(Loops):
             )  # fmt: skip
         arrays = (*(a for a in self._arrays.values() if not a.is_output),
                   *(a for a in self._arrays.values() if a.is_output))  # fmt: skip
-        return Program(
+        return tir.Program(
             self._node.name, arrays, tuple(self._extents), tuple(body), self._source.file
         )
 
@@ -97,7 +76,7 @@ class _Parser(Loops):
         extents = tuple(self._extent(axis, argument, is_output) for axis in shape)
         self._take(argument.arg, argument)
         dtype = DTYPES[last_name(value)]
-        self._arrays[argument.arg] = Array(
+        self._arrays[argument.arg] = tir.Array(
             argument.arg, dtype, extents, is_output, line=argument.lineno
         )
 
@@ -135,13 +114,13 @@ class _Parser(Loops):
 
     # Statements.
 
-    def _block(self, body: list[ast.stmt], names: Mapping[str, Any]) -> tuple[Statement, ...]:
+    def _block(self, body: list[ast.stmt], names: Mapping[str, Any]) -> tuple[tir.Statement, ...]:
         self._scopes.append(dict(names))
         found = tuple(s for statement in body for s in self._statement(statement))
         self._scopes.pop()
         return found
 
-    def _statement(self, node: ast.stmt) -> list[Statement]:
+    def _statement(self, node: ast.stmt) -> list[tir.Statement]:
         match node:
             case ast.Pass() | ast.Expr(ast.Constant()):
                 return []
@@ -160,12 +139,12 @@ class _Parser(Loops):
                 return self._assignment(node, target, whole)
             case ast.If(test, body, []) if self._in_tasks:
                 condition = self._condition(test)
-                return [If(condition, self._block(body, {}), line=node.lineno)]
+                return [tir.If(condition, self._block(body, {}), line=node.lineno)]
         text = ast.unparse(node).split("\n")[0]
         hint = "; write another `if` for else" if isinstance(node, ast.If) and node.orelse else ""
         raise self.unsupported(node, f"`{text}` is not supported{hint}")
 
-    def _assignment(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> list[Statement]:
+    def _assignment(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> list[tir.Statement]:
         if isinstance(target, ast.Name):
             return self._assign(node, target, value)
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
@@ -175,7 +154,7 @@ class _Parser(Loops):
             f"`{ast.unparse(target)} = ...`; expected a name, or an element of a tile or an output",
         )
 
-    def _assign(self, node: ast.stmt, target: ast.Name, value: ast.expr) -> list[Statement]:
+    def _assign(self, node: ast.stmt, target: ast.Name, value: ast.expr) -> list[tir.Statement]:
         name = target.id
         if name in self._arrays:
             raise self.unsupported(node, f"the array {name!r} is assigned")
@@ -195,9 +174,9 @@ class _Parser(Loops):
             raise self.unsupported(node, f"{name!r} is {what}, assigned again{hint}")
         if known is not None and known.lane != self._lane:
             reduction = self._reduction(node, target, value)
-            return [Reduce(Local(known.name), *reduction, line=node.lineno)]
+            return [tir.Reduce(tir.Local(known.name), *reduction, line=node.lineno)]
         found = self._value(value)
-        is_alias = not isinstance(found, Expr) or _is_of_indices(found)
+        is_alias = not isinstance(found, tir.Expr) or _is_of_indices(found)
         if known is None and is_alias:
             self._scopes[-1][name] = found
             return []
@@ -206,10 +185,10 @@ class _Parser(Loops):
             raise self.unsupported(node, f"{name!r} is computed outside of the tasks")
         if known is None:
             known = self._scopes[-1][name] = LocalVariable(self._unique(name), self._lane)
-            return [Assign(known.name, element, True, line=node.lineno)]
-        return [Assign(known.name, element, False, line=node.lineno)]
+            return [tir.Assign(known.name, element, True, line=node.lineno)]
+        return [tir.Assign(known.name, element, False, line=node.lineno)]
 
-    def _reduction(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> tuple[str, Expr]:
+    def _reduction(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> tuple[str, tir.Expr]:
         """The kind and the elements of a reduction across lanes."""
         text = ast.unparse(target)
         kind, other = "", None
@@ -228,12 +207,12 @@ class _Parser(Loops):
         self._reduced.add(text.split("[")[0])
         found = self._element(self._value(other), other)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub):
-            found = Apply("negative", (found,))
+            found = tir.Apply("negative", (found,))
         return kind, found
 
-    def _tile(self, node: ast.stmt, name: str, call: ast.Call) -> MakeTile:
+    def _tile(self, node: ast.stmt, name: str, call: ast.Call) -> tir.MakeTile:
         shape = tuple(self._dim(a, "an extent of a tile") for a in call.args)
-        value: Expr = Number(0.0)
+        value: tir.Expr = tir.Number(0.0)
         for keyword in call.keywords:
             if keyword.arg != "value":
                 raise self.unsupported(node, f"tile(..., {keyword.arg}=...)")
@@ -245,14 +224,14 @@ class _Parser(Loops):
                 f"a tile of extents {', '.join(map(str, shape))}; expected positive numbers, "
                 f"{4 * MOST_UNROLLED} elements at most",
             )
-        if not isinstance(value, Number):
+        if not isinstance(value, tir.Number):
             raise self.unsupported(node, "the value of a tile is a number")
         if name in self._scopes[-1] or not self._in_tasks:
             raise self.unsupported(node, f"{name!r}: a tile of a task, made once")
         made = self._scopes[-1][name] = LocalVariable(self._unique(name), self._lane, numbers)
-        return MakeTile(made.name, numbers, value.value, line=node.lineno)
+        return tir.MakeTile(made.name, numbers, value.value, line=node.lineno)
 
-    def _pack(self, node: ast.stmt, name: str, call: ast.Call) -> list[Statement]:
+    def _pack(self, node: ast.stmt, name: str, call: ast.Call) -> list[tir.Statement]:
         """The panel, and the loops that fill it."""
         match call:
             case ast.Call(_, [ast.GeneratorExp(element, loops)], []) if not any(
@@ -264,11 +243,11 @@ class _Parser(Loops):
         shape = []
         for iterable in iterables:
             match iterable:
-                case ast.Call(func, [extent], []) if self._word(func) in (RANGE, LANES):
+                case ast.Call(func, [extent], []) if self._word(func) in (tir.RANGE, tir.LANES):
                     shape.append(self._dim(extent, "an extent of a panel"))
                 case _:
                     raise self._not_packed(node)
-        if unknown := set(symbols_of(shape)) - {*self._extents, WORKERS}:
+        if unknown := set(symbols_of(shape)) - {*self._extents, tir.WORKERS}:
             raise self.unsupported(
                 node,
                 f"{name!r}: {', '.join(sorted(unknown))} in the extents of a panel, which are "
@@ -279,7 +258,7 @@ class _Parser(Loops):
                 node, f"{name!r}: a panel of a task, outside of lanes, made once"
             )
         dtype = next(iter(self._arrays.values())).dtype
-        panel = Array(self._unique(name), dtype, tuple(shape), False, line=node.lineno)
+        panel = tir.Array(self._unique(name), dtype, tuple(shape), False, line=node.lineno)
         index = ast.Tuple(list(targets), ast.Load())
         body: ast.stmt = ast.Assign([ast.Subscript(ast.Name(name), index)], element)
         for target, iterable in zip(reversed(targets), reversed(iterables), strict=True):
@@ -289,14 +268,14 @@ class _Parser(Loops):
         self._scopes[-1][name] = Filling(panel)
         filled = self._statement(body)
         self._scopes[-1][name] = panel
-        return [MakePanel(panel, line=node.lineno), *filled]
+        return [tir.MakePanel(panel, line=node.lineno), *filled]
 
     def _not_packed(self, node: ast.stmt) -> ScheduleError:
         return self.unsupported(
             node, f"`{ast.unparse(node)}`; expected pack(x for p in range(k) for q in lanes(n))"
         )
 
-    def _set(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> Statement:
+    def _set(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> tir.Statement:
         assert isinstance(target.value, ast.Name)
         name = target.value.id
         array = self._arrays.get(name)
@@ -304,8 +283,8 @@ class _Parser(Loops):
         if isinstance(panel, Filling):
             index = self._index(target, len(panel.array.shape))
             found = self._element(self._value(value), value)
-            return Store(panel.array.name, index, found, line=node.lineno)
-        if isinstance(panel, Array):
+            return tir.Store(panel.array.name, index, found, line=node.lineno)
+        if isinstance(panel, tir.Array):
             raise self.unsupported(node, f"the panel {name!r} is stored; it is packed once")
         if array is not None:
             if not array.is_output:
@@ -315,12 +294,14 @@ class _Parser(Loops):
                     node, f"{name!r} is stored, not added to; keep the sum in a local or a tile"
                 )
             index = self._index(target, len(array.shape))
-            return Store(name, index, self._element(self._value(value), value), line=node.lineno)
+            return tir.Store(
+                name, index, self._element(self._value(value), value), line=node.lineno
+            )
         entry, element, across = self._tile_element(target)
         if entry.lane != self._lane and not across:
             kind, found = self._reduction(node, target, value)
-            return Reduce(element, kind, found, line=node.lineno)
-        return SetElement(element, self._element(self._value(value), value), line=node.lineno)
+            return tir.Reduce(element, kind, found, line=node.lineno)
+        return tir.SetElement(element, self._element(self._value(value), value), line=node.lineno)
 
 
 def _apart(targets: list[ast.expr], values: list[ast.expr]) -> bool:
@@ -330,7 +311,9 @@ def _apart(targets: list[ast.expr], values: list[ast.expr]) -> bool:
     return len(targets) == len(values) == len(names) and names.isdisjoint(read)
 
 
-def _is_of_indices(expr: Expr) -> bool:
+def _is_of_indices(expr: tir.Expr) -> bool:
     """Whether an expression is a condition on indices alone, which nothing changes."""
-    read = any(isinstance(part, (Load, Local, Element)) for part in expressions(expr))
+    read = any(
+        isinstance(part, (tir.Load, tir.Local, tir.Element)) for part in tir.expressions(expr)
+    )
     return is_condition(expr) and not read

@@ -15,20 +15,7 @@ from ftuner.core.dim import maximum as larger
 from ftuner.core.dim import minimum as smaller
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ScheduleError, UndefinedNameError, UnsupportedStatementError
-from ftuner.tasks.program import (
-    WORKERS,
-    Apply,
-    Array,
-    Choose,
-    Element,
-    Expr,
-    IndexValue,
-    Load,
-    Local,
-    Number,
-    Test,
-    uses,
-)
+from ftuner.tasks import program as tir
 from ftuner.tasks.source import Source
 
 FUNCTIONS = {"abs": "absolute", "max": "maximum", "min": "minimum"}
@@ -40,7 +27,7 @@ _COMPARISONS = {ast.Lt: "less", ast.LtE: "less_equal", ast.Eq: "equal"}
 _OF_INDICES: Mapping[type[ast.AST], Callable[[Dim, Dim], Dim]] = {
     ast.Add: add, ast.Sub: sub, ast.Mult: mul, ast.FloorDiv: quotient, ast.Mod: remainder,
 }  # fmt: skip
-Value = Expr | int | Any
+Value = tir.Expr | int | Any
 """An expression of elements, or a `Dim`."""
 
 
@@ -60,7 +47,7 @@ class LocalVariable:
 class Filling:
     """A panel that is not filled yet."""
 
-    array: Array
+    array: tir.Array
 
 
 class Expressions:
@@ -69,11 +56,11 @@ class Expressions:
     def __init__(self, source: Source, tiles: Mapping[str, int]) -> None:
         self._source = source
         self._node = source.node
-        self._arrays: dict[str, Array] = {}
+        self._arrays: dict[str, tir.Array] = {}
         self._extents: dict[str, None] = {}
         self._scopes: list[dict[str, Any]] = [dict(tiles)]
         """Dims, variables, mappings (tuples of factors)."""
-        self._names: set[str] = {WORKERS}
+        self._names: set[str] = {tir.WORKERS}
         self._lane: str | None = None
         self._lane_extent: Dim = 0
         self._unrolled: set[str] = set()
@@ -93,11 +80,11 @@ class Expressions:
         for scope in reversed(self._scopes):
             if node.id in scope:
                 return scope[node.id]
-        if node.id == WORKERS:
-            return symbol(WORKERS)
+        if node.id == tir.WORKERS:
+            return symbol(tir.WORKERS)
         value = self._source.globals.get(node.id)
         if type(value) in (int, float):
-            return value if isinstance(value, int) else Number(float(value or 0.0))
+            return value if isinstance(value, int) else tir.Number(float(value or 0.0))
         known = [n for scope in self._scopes for n in scope] + [*self._arrays]
         meant = _meant(node.id, known)
         outside = f" (it is {type(value).__name__})" if value is not None else ""
@@ -126,7 +113,7 @@ class Expressions:
 
     def _dim(self, node: ast.expr, what: str) -> Dim:
         value = self._value(node)
-        if isinstance(value, Expr):
+        if isinstance(value, tir.Expr):
             raise self.unsupported(
                 node,
                 f"{what} is `{ast.unparse(node)}`, a number with a fraction; expected an index",
@@ -145,7 +132,7 @@ class Expressions:
             )
         return tuple(self._dim(part, "an index") for part in parts)
 
-    def _tile_element(self, node: ast.Subscript) -> tuple[LocalVariable, Element, bool]:
+    def _tile_element(self, node: ast.Subscript) -> tuple[LocalVariable, tir.Element, bool]:
         """The tile, the element, and whether its last index is the variable of the lanes loop."""
         assert isinstance(node.value, ast.Name)
         entry = self._lookup(node.value)
@@ -153,7 +140,7 @@ class Expressions:
             raise self.unsupported(node, f"{node.value.id!r} is no array and no tile")
         index = self._index(node, len(entry.shape))
         across = False
-        if self._lane is not None and entry.lane is None and uses(index[-1], self._lane):
+        if self._lane is not None and entry.lane is None and tir.uses(index[-1], self._lane):
             across = index[-1] == symbol(self._lane)
             if not across or self._lane_extent != entry.shape[-1]:
                 raise self.unsupported(
@@ -173,22 +160,22 @@ class Expressions:
                     f"`{ast.unparse(node)}`: {', '.join(sorted(unknown))} is not known when it is "
                     "compiled; registers have no addresses: use `repeat` of numbers",
                 )
-        return entry, Element(entry.name, index), across
+        return entry, tir.Element(entry.name, index), across
 
     # Values.
 
-    def _condition(self, node: ast.expr) -> Expr:
+    def _condition(self, node: ast.expr) -> tir.Expr:
         value = self._value(node)
-        if not (isinstance(value, Expr) and is_condition(value)):
+        if not (isinstance(value, tir.Expr) and is_condition(value)):
             raise self.unsupported(node, f"`{ast.unparse(node)}` is no condition")
         return value
 
-    def _element(self, value: Value, node: ast.expr) -> Expr:
+    def _element(self, value: Value, node: ast.expr) -> tir.Expr:
         """A number: an index becomes one."""
         if isinstance(value, int):
-            return Number(float(value))
-        if not isinstance(value, Expr):
-            return IndexValue(value)
+            return tir.Number(float(value))
+        if not isinstance(value, tir.Expr):
+            return tir.IndexValue(value)
         if is_condition(value):
             raise self.unsupported(node, f"`{ast.unparse(node)}` is a condition; expected a number")
         return value
@@ -200,13 +187,13 @@ class Expressions:
             case ast.Constant(int() as number):
                 return number
             case ast.Constant(float() as number):
-                return Number(number)
+                return tir.Number(number)
             case ast.Name():
                 return self._named(node)
             case ast.Attribute(ast.Name(base), name):
                 value = getattr(self._source.globals.get(base), name, None)
                 if type(value) is float:
-                    return Number(value)
+                    return tir.Number(value)
                 raise self.error(UndefinedNameError, node, f"`{ast.unparse(node)}` is no float")
             case ast.Subscript(ast.Name(name)):
                 return self._subscript(node, name)
@@ -214,18 +201,18 @@ class Expressions:
                 return self._operation(node, self._value(x), sign, self._value(y))
             case ast.UnaryOp(ast.USub(), x):
                 value = self._value(x)
-                if isinstance(value, Number):
-                    return Number(-value.value)
-                if isinstance(value, Expr):
-                    return Apply("negative", (self._element(value, x),))
+                if isinstance(value, tir.Number):
+                    return tir.Number(-value.value)
+                if isinstance(value, tir.Expr):
+                    return tir.Apply("negative", (self._element(value, x),))
                 return -value
             case ast.UnaryOp(ast.Not(), x):
-                return Apply("logical_not", (self._condition(x),))
+                return tir.Apply("logical_not", (self._condition(x),))
             case ast.BoolOp(sign, values):
                 word = "logical_and" if isinstance(sign, ast.And) else "logical_or"
                 found, *others = map(self._condition, values)
                 for other in others:
-                    found = Apply(word, (found, other))
+                    found = tir.Apply(word, (found, other))
                 return found
             case ast.Compare(first, signs, others):
                 operands = [self._value(x) for x in (first, *others)]
@@ -235,11 +222,11 @@ class Expressions:
                 ]
                 found = tests[0]
                 for test in tests[1:]:
-                    found = Apply("logical_and", (found, test))
+                    found = tir.Apply("logical_and", (found, test))
                 return found
             case ast.IfExp(test, x, y):
                 condition = self._condition(test)
-                return Choose(
+                return tir.Choose(
                     condition, self._element(self._value(x), x), self._element(self._value(y), y)
                 )
             case ast.Call(func, arguments, []):
@@ -252,33 +239,33 @@ class Expressions:
         value = self._lookup(node)
         if isinstance(value, tuple):
             raise self.unsupported(node, f"the mapping {node.id!r} in arithmetic")
-        if isinstance(value, Array | Filling):
+        if isinstance(value, tir.Array | Filling):
             raise self.unsupported(node, f"the panel {node.id!r} without an index")
         if isinstance(value, LocalVariable):
             if value.shape:
                 raise self.unsupported(node, f"the tile {node.id!r} without an index")
             self._read.add(node.id)
-            return Local(value.name)
+            return tir.Local(value.name)
         return value
 
-    def _subscript(self, node: ast.Subscript, name: str) -> Expr:
+    def _subscript(self, node: ast.Subscript, name: str) -> tir.Expr:
         array = self._arrays.get(name)
         if array is None:
             panel = self._lookup(node.value)  # type: ignore[arg-type]
             if isinstance(panel, Filling):
                 raise self.unsupported(node, f"the panel {name!r} is read before it is packed")
-            array = panel if isinstance(panel, Array) else None
+            array = panel if isinstance(panel, tir.Array) else None
         if array is not None:
             if not self._in_tasks:
                 raise self.unsupported(node, f"{name!r} is read outside of the tasks")
-            return Load(array.name, self._index(node, len(array.shape)), line=node.lineno)
+            return tir.Load(array.name, self._index(node, len(array.shape)), line=node.lineno)
         _, element, across = self._tile_element(node)
         if not across:
             self._read.add(name)
         return element
 
     def _operation(self, node: ast.BinOp, x: Value, sign: ast.operator, y: Value) -> Value:
-        if not isinstance(x, Expr) and not isinstance(y, Expr):
+        if not isinstance(x, tir.Expr) and not isinstance(y, tir.Expr):
             operation = _OF_INDICES.get(type(sign))
             if operation is not None:
                 if isinstance(sign, (ast.FloorDiv, ast.Mod)) and not (isinstance(y, int) and y > 0):
@@ -289,38 +276,38 @@ class Expressions:
                 return operation(x, y)
         elements = (self._element(x, node.left), self._element(y, node.right))
         if isinstance(sign, ast.Pow) and y == 2:
-            return Apply("multiply", (elements[0], elements[0]))
+            return tir.Apply("multiply", (elements[0], elements[0]))
         if isinstance(sign, ast.Pow):
-            return Apply("power", elements)
+            return tir.Apply("power", elements)
         if type(sign) not in OPERATORS:
             raise self.unsupported(node, f"`{ast.unparse(node)}`: only indices have it")
-        if all(isinstance(e, Number) for e in elements) and not isinstance(sign, ast.Div):
+        if all(isinstance(e, tir.Number) for e in elements) and not isinstance(sign, ast.Div):
             row = SCALAR_FUNCTIONS[OPERATORS[type(sign)]]
-            return Number(float(row.meaning(*(e.value for e in elements))))  # type: ignore[attr-defined]
-        return Apply(OPERATORS[type(sign)], elements)
+            return tir.Number(float(row.meaning(*(e.value for e in elements))))  # type: ignore[attr-defined]
+        return tir.Apply(OPERATORS[type(sign)], elements)
 
-    def _comparison(self, node: ast.Compare, x: Value, sign: ast.cmpop, y: Value) -> Expr:
+    def _comparison(self, node: ast.Compare, x: Value, sign: ast.cmpop, y: Value) -> tir.Expr:
         match sign:
             case ast.NotEq():
-                return Apply("logical_not", (self._comparison(node, x, ast.Eq(), y),))
+                return tir.Apply("logical_not", (self._comparison(node, x, ast.Eq(), y),))
             case ast.Gt():
                 return self._comparison(node, y, ast.Lt(), x)
             case ast.GtE():
                 return self._comparison(node, y, ast.LtE(), x)
             case ast.Lt() | ast.LtE() | ast.Eq():
-                if isinstance(x, Expr) or isinstance(y, Expr):
+                if isinstance(x, tir.Expr) or isinstance(y, tir.Expr):
                     operands = (self._element(x, node), self._element(y, node))
-                    return Apply(_COMPARISONS[type(sign)], operands)
+                    return tir.Apply(_COMPARISONS[type(sign)], operands)
                 if isinstance(sign, ast.Eq):
-                    return Test(x - y, exact=True)
-                return Test(y - x - 1 if isinstance(sign, ast.Lt) else y - x)
+                    return tir.Test(x - y, exact=True)
+                return tir.Test(y - x - 1 if isinstance(sign, ast.Lt) else y - x)
         raise self.unsupported(node, f"`{ast.unparse(node)}` is not supported")
 
     def _call(self, node: ast.Call, func: ast.expr, arguments: list[ast.expr]) -> Value:
         word = self._word(func)
         values = [self._value(a) for a in arguments]
         if word == "ceil_div" and len(values) == 2:
-            if isinstance(values[0], Expr) or type(values[1]) is not int or values[1] < 1:
+            if isinstance(values[0], tir.Expr) or type(values[1]) is not int or values[1] < 1:
                 raise self.unsupported(
                     node, f"`{ast.unparse(node)}`: expected an index and a positive number"
                 )
@@ -329,17 +316,17 @@ class Expressions:
         if word == "where" and len(values) == 3:
             condition = self._condition(arguments[0])
             x, y = (self._element(v, a) for v, a in zip(values[1:], arguments[1:], strict=True))
-            return Apply("where", (condition, x, y))
+            return tir.Apply("where", (condition, x, y))
         row = SCALAR_FUNCTIONS.get(name)
         if row is None or "float" not in row.kinds:
             meant = _meant(word, SCALAR_FUNCTIONS)
             raise self.error(UndefinedNameError, node, f"no function `{ast.unparse(func)}`{meant}")
         if len(values) != row.arity:
             raise self.unsupported(node, f"{name} of {len(values)} arguments; expected {row.arity}")
-        if not any(isinstance(v, Expr) for v in values) and name in ("maximum", "minimum"):
+        if not any(isinstance(v, tir.Expr) for v in values) and name in ("maximum", "minimum"):
             return (larger if name == "maximum" else smaller)(*values)
         elements = (self._element(v, a) for v, a in zip(values, arguments, strict=True))
-        return Apply(name, tuple(elements))
+        return tir.Apply(name, tuple(elements))
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
@@ -347,11 +334,11 @@ def _meant(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def is_condition(expr: Expr) -> bool:
+def is_condition(expr: tir.Expr) -> bool:
     """Whether the elements of an expression are bool."""
-    if isinstance(expr, Test):
+    if isinstance(expr, tir.Test):
         return True
-    if not isinstance(expr, Apply) or expr.function == "where":
+    if not isinstance(expr, tir.Apply) or expr.function == "where":
         return False
     row = SCALAR_FUNCTIONS[expr.function]
     return row.result == "bool" or row.kinds == {"bool"}

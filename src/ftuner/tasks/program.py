@@ -7,7 +7,7 @@ floating dtype, and of conditions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -90,6 +90,14 @@ class Test(Expr):
 
     dim: Dim
     exact: bool = False
+
+
+COMPARED: Mapping[str, Callable[[Dim, Dim], Test]] = {
+    "less": lambda x, y: Test(y - x - 1),
+    "less_equal": lambda x, y: Test(y - x),
+    "equal": lambda x, y: Test(x - y, exact=True),
+}
+"""Comparisons of indices."""
 
 
 @dataclass(frozen=True)

@@ -17,25 +17,13 @@ from dataclasses import replace
 
 from ftuner.core.dim import Dim, symbols_of
 from ftuner.errors import BoundsError, CoverageError, MappingError
+from ftuner.tasks import program as tir
 from ftuner.tasks.bounds import Variable, holds, least_at, variables_of
 from ftuner.tasks.claims import Check, Place
 from ftuner.tasks.coverage import Coverage
-from ftuner.tasks.program import (
-    Apply,
-    Choose,
-    Element,
-    Expr,
-    If,
-    Load,
-    Loop,
-    MakeTile,
-    Program,
-    Statement,
-    Store,
-)
 
 
-def prove(program: Program) -> tuple[Check, ...]:
+def prove(program: tir.Program) -> tuple[Check, ...]:
     """The conditions that each call has to decide.
 
     Raises:
@@ -46,9 +34,9 @@ def prove(program: Program) -> tuple[Check, ...]:
 
 
 class _Prover(Coverage):
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: tir.Program) -> None:
         super().__init__(program)
-        self._loads: list[tuple[Load, Place]] = []
+        self._loads: list[tuple[tir.Load, Place]] = []
         self._tiles: dict[str, tuple[int, ...]] = {}
         self._number = 0
 
@@ -65,28 +53,28 @@ class _Prover(Coverage):
             self._written_before(load, place)
         return tuple(self._checks)
 
-    def _visit(self, body: Sequence[Statement], around: Place) -> None:
+    def _visit(self, body: Sequence[tir.Statement], around: Place) -> None:
         for statement in body:
             self._number += 1
             place = replace(around, number=self._number)
             for name in ("value", "condition", "target"):
                 part = getattr(statement, name, None)
-                if isinstance(part, Expr):
+                if isinstance(part, tir.Expr):
                     self._expression(part, place, statement.line)  # type: ignore[attr-defined]
             match statement:
-                case MakeTile(name, shape):
+                case tir.MakeTile(name, shape):
                     self._tiles[name] = shape
-                case Store(array, index):
+                case tir.Store(array, index):
                     self._inside(index, self._program.array(array).shape, array, place,
                                  statement.line)  # fmt: skip
                     self._stores.append((statement, place))
-                case If(condition, inner):
+                case tir.If(condition, inner):
                     self._visit(inner, place.under(condition))
-                case Loop():
+                case tir.Loop():
                     variables = (*place.variables, *self._variables(statement))
                     self._visit(statement.body, replace(place, variables=variables))
 
-    def _variables(self, loop: Loop) -> list[Variable]:
+    def _variables(self, loop: tir.Loop) -> list[Variable]:
         for factor in loop.factors:
             for extent, least in (
                 *((e, 0) for e in factor.extents),
@@ -96,19 +84,19 @@ class _Prover(Coverage):
                 self._decide(extent - least, (), MappingError, loop.line, what)
         return variables_of(loop)
 
-    def _expression(self, expr: Expr, place: Place, line: int) -> None:
+    def _expression(self, expr: tir.Expr, place: Place, line: int) -> None:
         match expr:
-            case Load(name, index):
+            case tir.Load(name, index):
                 array = self._program.array(name)
                 self._inside(index, array.shape, name, place, expr.line)
                 if array.is_output:
                     self._loads.append((expr, place))
-            case Element(name, index):
+            case tir.Element(name, index):
                 self._inside(index, self._tiles[name], name, place, line)
-            case Apply(_, arguments):
+            case tir.Apply(_, arguments):
                 for argument in arguments:
                     self._expression(argument, place, line)
-            case Choose(condition, x, y):
+            case tir.Choose(condition, x, y):
                 self._expression(condition, place, line)
                 self._expression(x, place.under(condition), line)
                 self._expression(y, place, line)

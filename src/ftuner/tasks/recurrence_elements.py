@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ftuner.core.dim import Dim, symbol, symbols_of
@@ -21,37 +21,17 @@ from ftuner.define.groups import MOST_DELAYS, Group, Uses
 from ftuner.define.values import Lowering
 from ftuner.graph.einsum import BROADCAST
 from ftuner.graph.ir import Value
-from ftuner.tasks.program import (
-    Apply,
-    Array,
-    Assign,
-    Choose,
-    Element,
-    Expr,
-    IndexValue,
-    Load,
-    Local,
-    Number,
-    SetElement,
-    Statement,
-    Store,
-    Test,
-)
+from ftuner.tasks import program as tir
 
 LANE, BLOCK = "lane", "block"
 """The index of a lane within a block, and that of the block."""
-_TESTS: Mapping[str, Callable[[Dim, Dim], Test]] = {
-    "less": lambda x, y: Test(y - x - 1),
-    "less_equal": lambda x, y: Test(y - x),
-    "equal": lambda x, y: Test(x - y, exact=True),
-}
 
 
 @dataclass(frozen=True)
 class Operand:
     """What elements are made of beside the arrays of a group."""
 
-    array: Array
+    array: tir.Array
     value: Value
     axes: tuple[int | None, ...]
     """The axis of the group's arrays along which each axis is; None for one element."""
@@ -103,14 +83,14 @@ class Elements(ABC):
         for one in group.members:
             self.place(one.index)
         self._numbers: dict[written.Element, int] = {}
-        self._known: dict[int, Expr] = {}
+        self._known: dict[int, tir.Expr] = {}
         self._times = Counter[int]()
         self._depending = set[int]()
         self._locals = 0
         # The statements before all steps, of each step before a loop over axes that it reduces, and
         # of each iteration of that.
-        self._begin, self._before, self._panels = (list[Statement]() for _ in range(3))
-        self._made, self._step, self._inner = (list[Statement]() for _ in range(3))
+        self._begin, self._before, self._panels = (list[tir.Statement]() for _ in range(3))
+        self._made, self._step, self._inner = (list[tir.Statement]() for _ in range(3))
 
     def place(self, index: Sequence[written.Element]) -> None:
         """Have indices stand for the axes of the arrays."""
@@ -119,11 +99,11 @@ class Elements(ABC):
             self._axes[one] = number
 
     @abstractmethod
-    def make_tile(self, into: list[Statement], name: str, value: float, *leading: int) -> None:
+    def make_tile(self, into: list[tir.Statement], name: str, value: float, *leading: int) -> None:
         """Begin a tile with an element for each lane."""
 
     @abstractmethod
-    def element(self, name: str, *leading: int) -> Element:
+    def element(self, name: str, *leading: int) -> tir.Element:
         """The element of a tile for a lane."""
 
     @abstractmethod
@@ -144,14 +124,14 @@ class Elements(ABC):
         """The tile or the panel of earlier elements of an array."""
         return f"s{self._member(tensor)}"
 
-    def now(self, tensor: written.Tensor) -> Local:
+    def now(self, tensor: written.Tensor) -> tir.Local:
         """The element of an array that is being computed."""
-        return Local(f"h{self._member(tensor)}")
+        return tir.Local(f"h{self._member(tensor)}")
 
-    def earlier(self, tensor: written.Tensor, back: int) -> Load | Element:
+    def earlier(self, tensor: written.Tensor, back: int) -> tir.Load | tir.Element:
         """The element of an array some steps before."""
         if self._reduced:
-            return Load(self.state(tensor), self.row(back - 1))
+            return tir.Load(self.state(tensor), self.row(back - 1))
         return self.element(self.state(tensor), back - 1)
 
     def _member(self, tensor: written.Tensor) -> int:
@@ -187,17 +167,17 @@ class Elements(ABC):
                 return one.type, function
         return one
 
-    def value(self, one: written.Element) -> Expr:
+    def value(self, one: written.Element) -> tir.Expr:
         if isinstance(one, written.Number):
-            return Number(float(one.value))
+            return tir.Number(float(one.value))
         number = self._numbers[one]
         found = self._known.get(number)
         if found is None:
             found = self._dependent(one) if number in self._depending else self._independent(one)
             # One use is counted when the element is numbered.
-            if isinstance(found, Apply | Choose) and self._times[number] > 2:
-                self._inner.append(Assign(name := self._name("v"), found, declares=True))
-                found = Local(name)
+            if isinstance(found, tir.Apply | tir.Choose) and self._times[number] > 2:
+                self._inner.append(tir.Assign(name := self._name("v"), found, declares=True))
+                found = tir.Local(name)
             self._known[number] = found
         return found
 
@@ -205,7 +185,7 @@ class Elements(ABC):
         self._locals += 1
         return f"{letter}{self._locals}"
 
-    def _dependent(self, one: written.Element) -> Expr:
+    def _dependent(self, one: written.Element) -> tir.Expr:
         if not isinstance(one, Read):
             assert isinstance(one, written.Apply)
             return self._applied(one)
@@ -218,24 +198,24 @@ class Elements(ABC):
         at = [*self._positions]
         at[self._time] = before = at[self._time] - self._given.dim(back)
         number = next(n for n, array in enumerate(self._uses.whole) if array is tensor)
-        return Choose(Test(before), Load(f"o{number}", tuple(at)), Number(0.0))
+        return tir.Choose(tir.Test(before), tir.Load(f"o{number}", tuple(at)), tir.Number(0.0))
 
-    def _applied(self, one: written.Apply) -> Expr:
+    def _applied(self, one: written.Apply) -> tir.Expr:
         arguments = one.arguments
         if one.function == "where":
             condition, x, y = arguments
-            return Choose(self.condition(condition), self.value(x), self.value(y))
+            return tir.Choose(self.condition(condition), self.value(x), self.value(y))
         if one.function == "cast":
             (x,) = arguments
             if x.type == BOOL:
-                return Choose(self.condition(x), Number(1.0), Number(0.0))
+                return tir.Choose(self.condition(x), tir.Number(1.0), tir.Number(0.0))
             return self.value(x)
         values = tuple(map(self.value, arguments))
         if one.function == "quotient":
-            return Apply("floor", (Apply("divide", values),))
-        return Apply(one.function, values)
+            return tir.Apply("floor", (tir.Apply("divide", values),))
+        return tir.Apply(one.function, values)
 
-    def _independent(self, one: written.Element) -> Expr:
+    def _independent(self, one: written.Element) -> tir.Expr:
         """An element that is not made of the arrays of the group."""
         plain = one
         if (
@@ -247,11 +227,11 @@ class Elements(ABC):
         if isinstance(plain, written.Number):
             return self.value(plain)
         if plain.type == INDEX and (dim := self._dim(plain)) is not None:
-            return Number(float(dim)) if isinstance(dim, int) else IndexValue(dim)
+            return tir.Number(float(dim)) if isinstance(dim, int) else tir.IndexValue(dim)
         axes = {self._axes[index] for index in one.free}
         if self._time not in axes:
             return self._before_steps(one, axes)
-        value: Expr
+        value: tir.Expr
         if isinstance(one, written.Apply) and self._is_pointwise(one):
             value = self._applied(one)
         else:
@@ -261,7 +241,7 @@ class Elements(ABC):
         # The same for all positions of the axes that are reduced.
         name = self._name("p")
         self.make_tile(self._made, name, 0.0)
-        self._step.append(SetElement(self.element(name), value))
+        self._step.append(tir.SetElement(self.element(name), value))
         return self.element(name)
 
     def _is_pointwise(self, one: written.Apply) -> bool:
@@ -271,7 +251,7 @@ class Elements(ABC):
         given = one.arguments[1:] if one.function == "where" else one.arguments
         return one.type == self._group.members[0].type and self._is_own(given)
 
-    def _before_steps(self, one: written.Element, axes: set[int]) -> Expr:
+    def _before_steps(self, one: written.Element, axes: set[int]) -> tir.Expr:
         load = self._loaded(one)
         across = LANE in symbols_of(load.index)
         rows = not axes.isdisjoint(self._reduced)
@@ -280,22 +260,22 @@ class Elements(ABC):
         name = self._name("p")
         if rows:
             self.make_panel(name)
-            self._panels.append(Store(name, self.row(), load))
-            return Load(name, self.row())
+            self._panels.append(tir.Store(name, self.row(), load))
+            return tir.Load(name, self.row())
         if across:
             self.make_tile(self._begin, name, 0.0)
-            self._before.append(SetElement(self.element(name), load))
+            self._before.append(tir.SetElement(self.element(name), load))
             return self.element(name)
-        self._begin.append(Assign(name, load, declares=True))
-        return Local(name)
+        self._begin.append(tir.Assign(name, load, declares=True))
+        return tir.Local(name)
 
-    def _loaded(self, one: written.Element) -> Load:
+    def _loaded(self, one: written.Element) -> tir.Load:
         number = self._numbers[one]
         found = self._given.operands.get(number)
         if found is None:
             found = self._given.operands[number] = self._operand(one)
         index = tuple(0 if axis is None else self._positions[axis] for axis in found.axes)
-        return Load(found.array.name, index)
+        return tir.Load(found.array.name, index)
 
     def _operand(self, one: written.Element) -> Operand:
         given = self._given
@@ -307,38 +287,38 @@ class Elements(ABC):
             else:
                 axes.append(self._axes[self._lowering.index_of(label)])
         shape = tuple(map(given.dim, value.shape))
-        array = Array(f"a{len(given.operands)}", given.dtype, shape, False)
+        array = tir.Array(f"a{len(given.operands)}", given.dtype, shape, False)
         return Operand(array, value, tuple(axes))
 
-    def condition(self, one: written.Element) -> Expr:
+    def condition(self, one: written.Element) -> tir.Expr:
         if isinstance(one, written.Number):
-            return Test(int(bool(one.value)) - 1)
+            return tir.Test(int(bool(one.value)) - 1)
         if isinstance(one, written.Apply):
             arguments = one.arguments
-            if one.function in _TESTS and arguments[0].type == INDEX:
+            if one.function in tir.COMPARED and arguments[0].type == INDEX:
                 first, second = map(self._dim, arguments)
                 if first is not None and second is not None:
-                    return _TESTS[one.function](first, second)
-            elif one.function in _TESTS and self._is_own(arguments):
-                return Apply(one.function, tuple(map(self.value, arguments)))
+                    return tir.COMPARED[one.function](first, second)
+            elif one.function in tir.COMPARED and self._is_own(arguments):
+                return tir.Apply(one.function, tuple(map(self.value, arguments)))
             if one.function.startswith("logical_"):
-                return Apply(one.function, tuple(map(self.condition, arguments)))
+                return tir.Apply(one.function, tuple(map(self.condition, arguments)))
         if self._numbers[one] not in self._depending:
-            return Apply("less", (Number(0.5), self._independent(one)))
+            return tir.Apply("less", (tir.Number(0.5), self._independent(one)))
         assert isinstance(one, written.Apply)
         if one.function == "where":
             condition, *chosen = one.arguments
-            found = Choose(self.condition(condition), *map(self._as_number, chosen))
-            return Apply("less", (Number(0.5), found))
+            found = tir.Choose(self.condition(condition), *map(self._as_number, chosen))
+            return tir.Apply("less", (tir.Number(0.5), found))
         if one.function == "equal":
-            return Apply("equal", tuple(map(self._as_number, one.arguments)))
+            return tir.Apply("equal", tuple(map(self._as_number, one.arguments)))
         assert one.function == "cast"
         (x,) = one.arguments
-        return Apply("logical_not", (Apply("equal", (self.value(x), Number(0.0))),))
+        return tir.Apply("logical_not", (tir.Apply("equal", (self.value(x), tir.Number(0.0))),))
 
-    def _as_number(self, one: written.Element) -> Expr:
+    def _as_number(self, one: written.Element) -> tir.Expr:
         """1 where a condition holds, else 0."""
-        return Choose(self.condition(one), Number(1.0), Number(0.0))
+        return tir.Choose(self.condition(one), tir.Number(1.0), tir.Number(0.0))
 
     def _is_own(self, given: Sequence[written.Element]) -> bool:
         """Whether elements have the type in which a step computes."""

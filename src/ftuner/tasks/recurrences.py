@@ -13,42 +13,18 @@ from typing import Any
 
 from ftuner.core.dim import Dim, ceil_quotient, product, symbol
 from ftuner.core.dtype import FLOAT32, FLOAT64
-from ftuner.core.evaluation import Renaming
 from ftuner.core.functions import neutral
 from ftuner.define.elements import Reduction
 from ftuner.define.groups import MOST_DELAYS, Group, Uses, position_of, reads_of
 from ftuner.define.recurrences import Recurrence
 from ftuner.define.values import Lowering
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.graph.ir import TensorType, Value, building
-from ftuner.graph.operator import Require
+from ftuner.graph.ir import Value, building
+from ftuner.tasks import program as tir
 from ftuner.tasks.cost import Tiles
 from ftuner.tasks.interpret import interpret
-from ftuner.tasks.program import (
-    LANES,
-    RANGE,
-    TASKS,
-    Apply,
-    Array,
-    Assign,
-    Element,
-    Expr,
-    Factor,
-    If,
-    IndexValue,
-    Load,
-    Loop,
-    MakePanel,
-    MakeTile,
-    Number,
-    Program,
-    SetElement,
-    Statement,
-    Store,
-    Test,
-)
 from ftuner.tasks.recurrence_elements import BLOCK, LANE, Elements, Given
-from ftuner.tasks.schedule import shares
+from ftuner.tasks.schedule import Scheduled
 from ftuner.tasks.step import OPERATOR
 
 LANES_OF_A_STEP = (32, 16)
@@ -61,32 +37,17 @@ FEW = 8
 _COMBINED = {"sum": "add", "mean": "add", "product": "multiply"}
 
 
-class Recurring:
-    """The programs of a group, as those of a schedule."""
+class Recurring(Scheduled):
+    """The programs of a group."""
 
-    def __init__(self, name: str, programs: Mapping[Tiles, Program], where: str) -> None:
-        self.__name__, self.programs, self._where = name, programs, where
-
-    def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
-        """The value of `workers` in a graph."""
-        (first, *_) = self.programs.values()
-        return shares(Renaming(extents)(product(first.outputs[0].shape)))
-
-    def results_of(
-        self, types: Sequence[TensorType], extents: Mapping[str, Dim], require: Require
-    ) -> tuple[TensorType, ...]:
-        """The types of the results for operands in a graph."""
-        (first, *_) = self.programs.values()
-        renamed = Renaming(extents)
-        for declared, given in zip(first.inputs, types, strict=True):
-            for dim, extent in zip(declared.shape, given.shape, strict=True):
-                require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
-        return tuple(TensorType(first.dtype, tuple(map(renamed, a.shape))) for a in first.outputs)
+    def __init__(self, name: str, programs: Mapping[Tiles, tir.Program], where: str) -> None:
+        super().__init__(name, programs)
+        self._where = where
 
     def reference(self, arrays: Sequence[Any], extents: Sequence[int]) -> Any:
         """The results of operands, by the interpreter."""
-        (first, *_) = self.programs.values()
-        found = interpret(first, arrays, dict(zip(first.extents, extents, strict=True)), 1)
+        values = dict(zip(self._any.extents, extents, strict=True))
+        found = interpret(self._any, arrays, values, 1)
         return found[0] if len(found) == 1 else tuple(found)
 
     def defined(self, operands: Sequence[Value]) -> list[Value]:
@@ -98,7 +59,7 @@ def scan(lowering: Lowering, group: Group, uses: Uses) -> list[Value]:
     """What is used of the arrays of a group, as results of one node."""
     own = lowering.dtype(group.members[0].type)
     given = Given(lowering, FLOAT64 if own == FLOAT64 else FLOAT32)
-    programs: dict[Tiles, Program] = {}
+    programs: dict[Tiles, tir.Program] = {}
     for lanes in LANES_OF_REDUCTIONS if uses.reductions else LANES_OF_A_STEP:
         writer = _Writer(given, group, uses, lanes)
         programs[("lanes", lanes),] = writer.program()
@@ -107,7 +68,8 @@ def scan(lowering: Lowering, group: Group, uses: Uses) -> list[Value]:
     arrays = tuple(one.array for one in given.operands.values())
     names = tuple(map(str, given.names.values()))
     whole = {
-        tiles: Program(p.name, (*arrays, *p.arrays), names, p.body) for tiles, p in programs.items()
+        tiles: tir.Program(p.name, (*arrays, *p.arrays), names, p.body)
+        for tiles, p in programs.items()
     }
     made = Recurring(lowering.name, whole, group.members[0].place)
     operands = [one.value for one in given.operands.values()]
@@ -150,23 +112,23 @@ class _Writer(Elements):
 
     # The program.
 
-    def program(self) -> Program:
+    def program(self) -> tir.Program:
         """The program, without its inputs."""
         members, uses = self._group.members, self._uses
         self._make_states()
         for one in members:
             self.count(one.value)
-            self._inner.append(Assign(self.now(one).name, self.value(one.value), declares=True))
-        outputs, ends = list[Array](), list[Statement]()
+            self._inner.append(tir.Assign(self.now(one).name, self.value(one.value), declares=True))
+        outputs, ends = list[tir.Array](), list[tir.Statement]()
         dtype, axes = self._given.dtype, range(len(self._shape))
         for number, one in enumerate(uses.whole):
-            outputs.append(Array(f"o{number}", dtype, tuple(self._extents), True))
-            self._inner.append(Store(f"o{number}", tuple(self._positions), self.now(one)))
+            outputs.append(tir.Array(f"o{number}", dtype, tuple(self._extents), True))
+            self._inner.append(tir.Store(f"o{number}", tuple(self._positions), self.now(one)))
         kept = [a for a in axes if a not in self._reduced]
         for number, reduction in enumerate(uses.reductions, len(outputs)):
             shape, index = (tuple(x[a] for a in kept) for x in (self._extents, self._positions))
-            outputs.append(Array(f"o{number}", dtype, shape, True))
-            ends.append(Store(f"o{number}", index, self._total(reduction, f"t{number}")))
+            outputs.append(tir.Array(f"o{number}", dtype, shape, True))
+            ends.append(tir.Store(f"o{number}", index, self._total(reduction, f"t{number}")))
         for one in members:
             self._shift(one)
         step = [*self._made, *self._in_lanes([*self._step, *self._inner])]
@@ -177,28 +139,28 @@ class _Writer(Elements):
         if self._panels:
             body.append(self._loop(sorted(self._reduced), self._in_lanes(self._panels)))
         body.append(self._loop([self._time], step))
-        return Program(self._lowering.name, tuple(outputs), (), (self._tasks(body),))
+        return tir.Program(self._lowering.name, tuple(outputs), (), (self._tasks(body),))
 
-    def _tasks(self, body: Sequence[Statement]) -> Loop:
+    def _tasks(self, body: Sequence[tir.Statement]) -> tir.Loop:
         names = [f"i{a}" for a in self._others if a != self._along]
         extents = [self._extents[a] for a in self._others if a != self._along]
         if self._along is not None:
             names.append(BLOCK)
             extents.append(ceil_quotient(self._extents[self._along], self._lanes))
         shape = tuple(extents) or (1,)
-        factor = Factor("spatial", shape, ranks=tuple(range(len(shape))))
+        factor = tir.Factor("spatial", shape, ranks=tuple(range(len(shape))))
         begins = (0,) * len(shape)
-        return Loop(TASKS, tuple(names) or ("task",), begins, shape, tuple(body), (factor,))
+        return tir.Loop(tir.TASKS, tuple(names) or ("task",), begins, shape, tuple(body), (factor,))
 
-    def _loop(self, axes: Sequence[int], body: Sequence[Statement]) -> Loop:
+    def _loop(self, axes: Sequence[int], body: Sequence[tir.Statement]) -> tir.Loop:
         names, ends = tuple(f"i{a}" for a in axes), tuple(self._extents[a] for a in axes)
-        return Loop(RANGE, names, (0,) * len(axes), ends, tuple(body))
+        return tir.Loop(tir.RANGE, names, (0,) * len(axes), ends, tuple(body))
 
-    def _in_lanes(self, body: Sequence[Statement]) -> list[Statement]:
+    def _in_lanes(self, body: Sequence[tir.Statement]) -> list[tir.Statement]:
         if self._along is None or not body:
             return [*body]
-        inside = Test(self._extents[self._along] - 1 - self._positions[self._along])
-        return [Loop(LANES, (LANE,), (0,), (self._lanes,), (If(inside, tuple(body)),))]
+        inside = tir.Test(self._extents[self._along] - 1 - self._positions[self._along])
+        return [tir.Loop(tir.LANES, (LANE,), (0,), (self._lanes,), (tir.If(inside, tuple(body)),))]
 
     # States.
 
@@ -207,7 +169,9 @@ class _Writer(Elements):
             name, count = self.state(one), self._delays(one)
             if count and self._reduced:
                 self.make_panel(name, count)
-                self._panels += [Store(name, self.row(n), Number(0.0)) for n in range(count)]
+                self._panels += [
+                    tir.Store(name, self.row(n), tir.Number(0.0)) for n in range(count)
+                ]
             elif count:
                 self.make_tile(self._begin, name, 0.0, count)
 
@@ -221,12 +185,12 @@ class _Writer(Elements):
         for back in range(self._delays(one), 0, -1):
             place = self.earlier(one, back)
             new = self.earlier(one, back - 1) if back > 1 else self.now(one)
-            if isinstance(place, Load):
-                self._inner.append(Store(place.array, place.index, new))
+            if isinstance(place, tir.Load):
+                self._inner.append(tir.Store(place.array, place.index, new))
             else:
-                self._inner.append(SetElement(place, new))
+                self._inner.append(tir.SetElement(place, new))
 
-    def _total(self, reduction: Reduction, name: str) -> Expr:
+    def _total(self, reduction: Reduction, name: str) -> tir.Expr:
         """Add a reduction to a step; gives its result."""
         self.place(position_of(reduction, self._group))
         self.count(reduction.body)
@@ -234,26 +198,26 @@ class _Writer(Elements):
         start = neutral("sum" if reduction.kind == "mean" else reduction.kind, self._given.dtype)
         self.make_tile(self._made, name, float(start))
         total = self.element(name)
-        value = Apply(combined, (total, self.value(reduction.body)))
-        self._inner.append(SetElement(total, value))
+        value = tir.Apply(combined, (total, self.value(reduction.body)))
+        self._inner.append(tir.SetElement(total, value))
         if reduction.kind == "mean":
             count = product(self._extents[a] for a in self._reduced)
-            return Apply("divide", (total, IndexValue(count)))
+            return tir.Apply("divide", (total, tir.IndexValue(count)))
         return total
 
     # What lanes keep.
 
-    def make_tile(self, into: list[Statement], name: str, value: float, *leading: int) -> None:
+    def make_tile(self, into: list[tir.Statement], name: str, value: float, *leading: int) -> None:
         last = (self._lanes,) if self.has_lanes else ()
-        into.append(MakeTile(name, (*leading, *last) or (1,), value))
+        into.append(tir.MakeTile(name, (*leading, *last) or (1,), value))
 
-    def element(self, name: str, *leading: int) -> Element:
+    def element(self, name: str, *leading: int) -> tir.Element:
         last = (symbol(LANE),) if self.has_lanes else ()
-        return Element(name, (*leading, *last) or (0,))
+        return tir.Element(name, (*leading, *last) or (0,))
 
     def make_panel(self, name: str, *leading: int) -> None:
         shape = (*leading, *(self._extents[a] for a in sorted(self._reduced)), self._lanes)
-        self._begin.append(MakePanel(Array(name, self._given.dtype, shape, False)))
+        self._begin.append(tir.MakePanel(tir.Array(name, self._given.dtype, shape, False)))
 
     def row(self, *leading: int) -> tuple[Dim, ...]:
         return (*leading, *(self._positions[a] for a in sorted(self._reduced)), symbol(LANE))

@@ -82,12 +82,37 @@ class Launch(NamedTuple):
         return 0, self.chunk, self.workers, *self.bound.extents, memory, self.panels_bytes
 
 
-def shares(elements: Dim) -> Dim:
-    """The value of `workers` in a graph, for the elements of a result."""
-    return minimum(quotient(elements, PIECE_ELEMENTS) + 1, MOST_SHARES)
+class Scheduled:
+    """Programs that a node of a graph runs: one for each combination of tiles."""
+
+    def __init__(self, name: str, programs: Mapping[Tiles, Program]) -> None:
+        self.__name__, self.programs = name, programs
+        self.checks: dict[Tiles, tuple[Check, ...]] = {}
+        self._any = next(iter(programs.values()))
+        self.dtype, self._inputs = self._any.dtype, self._any.inputs
+
+    def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
+        """The value of `workers` in a graph."""
+        elements = Renaming(extents)(product(self._any.outputs[0].shape))
+        return minimum(quotient(elements, PIECE_ELEMENTS) + 1, MOST_SHARES)
+
+    def results_of(
+        self, types: Sequence[TensorType], extents: Mapping[str, Dim], require: Require
+    ) -> tuple[TensorType, ...]:
+        """The types of the results for operands in a graph. The conditions on extents, among them
+        `checks`, are required. Raises ShapeError if one cannot hold."""
+        renamed = Renaming({**extents, WORKERS: self.workers_of(extents)})
+        for declared, given in zip(self._inputs, types, strict=True):
+            for dim, extent in zip(declared.shape, given.shape, strict=True):
+                require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
+        for check in dict.fromkeys(c for checks in self.checks.values() for c in checks):
+            some = product(minimum(maximum(renamed(d), 0), 1) for d in check.some)
+            require(some * maximum(-renamed(check.dim), 0), 0, check.message)
+        outputs = [tuple(map(renamed, a.shape)) for a in self._any.outputs]
+        return tuple(TensorType(self.dtype, shape) for shape in outputs)
 
 
-class Schedule:
+class Schedule(Scheduled):
     """A schedule that is parsed and proved. It is called with arrays, and returns its outputs.
 
     Attributes:
@@ -103,7 +128,7 @@ class Schedule:
         self, function: Callable[..., Any], definition: Definition | Operator | None = None
     ) -> None:
         source = source_of(function)
-        self.__name__, self.__doc__ = source.node.name, function.__doc__
+        self.__doc__ = function.__doc__
         self.operator: Operator | None = None
         if isinstance(definition, Operator):
             self.operator, definition = definition, definition.reference
@@ -118,15 +143,10 @@ class Schedule:
                 ScheduleError, source.node.lineno,
                 f"{len(combinations)} combinations of tiles; expected {MOST_TILES} at most",
             )  # fmt: skip
-        self.programs: dict[Tiles, Program] = {
-            tiles: parse(source, dict(tiles)) for tiles in combinations
-        }
-        self.checks: dict[Tiles, tuple[Check, ...]] = {
-            t: prove(p) for t, p in self.programs.items()
-        }
-        self._any = next(iter(self.programs.values()))
-        self.dtype, self.arrays = self._any.dtype, self._any.arrays
-        self._inputs = self._any.inputs
+        programs = {tiles: parse(source, dict(tiles)) for tiles in combinations}
+        super().__init__(source.node.name, programs)
+        self.checks = {t: prove(p) for t, p in programs.items()}
+        self.arrays = self._any.arrays
         self._numpy = np.dtype(self.dtype.name)
         self._expect_bound_extents(source)
         self._codes: WeakKeyDictionary[Any, Code] = WeakKeyDictionary()
@@ -227,25 +247,6 @@ class Schedule:
             if str(dim) in self._any.extents:
                 found.setdefault(str(dim), extent)
         return {name: found[name] for name in self._any.extents}
-
-    def workers_of(self, extents: Mapping[str, Dim]) -> Dim:
-        """The value of `workers` in a graph."""
-        return shares(Renaming(extents)(product(self._any.outputs[0].shape)))
-
-    def results_of(
-        self, types: Sequence[TensorType], extents: Mapping[str, Dim], require: Require
-    ) -> tuple[TensorType, ...]:
-        """The types of the results for operands in a graph. The conditions on extents, among them
-        `checks`, are required. Raises ShapeError if one cannot hold."""
-        renamed = Renaming({**extents, WORKERS: self.workers_of(extents)})
-        for declared, given in zip(self._inputs, types, strict=True):
-            for dim, extent in zip(declared.shape, given.shape, strict=True):
-                require(renamed(dim), extent, f"{declared.name} of {self.__name__} is {given}")
-        for check in dict.fromkeys(c for checks in self.checks.values() for c in checks):
-            some = product(minimum(maximum(renamed(d), 0), 1) for d in check.some)
-            require(some * maximum(-renamed(check.dim), 0), 0, check.message)
-        outputs = [tuple(map(renamed, a.shape)) for a in self._any.outputs]
-        return tuple(TensorType(self.dtype, shape) for shape in outputs)
 
     def reference(self, arrays: Sequence[Any], extents: Sequence[int]) -> Any:
         """The results of operands in a graph, by the definition."""

@@ -16,34 +16,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import neutral
 from ftuner.core.symbolic import Atom, Symbol
 from ftuner.errors import UnsupportedStatementError
-from ftuner.tasks.program import (
-    LANES,
-    REPEAT,
-    WORKERS,
-    Apply,
-    Assign,
-    Choose,
-    Element,
-    Expr,
-    Factor,
-    If,
-    IndexValue,
-    Load,
-    Local,
-    Loop,
-    MakePanel,
-    MakeTile,
-    Number,
-    Program,
-    Reduce,
-    SetElement,
-    Statement,
-    Store,
-    Test,
-    reduced,
-    tiles_across,
-    uses,
-)
+from ftuner.tasks import program as tir
 
 BLOCK = 128
 """Lanes of a loop whose extent is known at run time. Derived: a warp of 32 threads loads 16 bytes
@@ -51,12 +24,12 @@ each."""
 WARPS, STAGES = 4, 1
 
 
-def kernel_source(program: Program) -> Source:
+def kernel_source(program: tir.Program) -> Source:
     """The kernel `name(workers, *extents, *arrays)`, for as many programs as there are virtual
     workers (`program.tasks.workers`)."""
     writer = _Writer(program)
     writer.tasks()
-    names = [(name, "i64") for name in (WORKERS, *program.extents)]
+    names = [(name, "i64") for name in (tir.WORKERS, *program.extents)]
     pointers = [(f"{a.name}_p", f"*{TRITON_TYPES[a.dtype.name]}") for a in program.arrays]
     arguments = [Argument(f"v_{name}", kind) for name, kind in names]
     arguments += [Argument(name, kind) for name, kind in pointers]
@@ -65,12 +38,12 @@ def kernel_source(program: Program) -> Source:
 
 
 class _Writer:
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: tir.Program) -> None:
         self.functions, self.lines = Functions(), list[str]()
         self._program, self._dtype = program, program.dtype
         self._depth = 0
         self._numbers: dict[str, int] = {}
-        self._across = tiles_across(program)
+        self._across = tir.tiles_across(program)
         self._wide: set[str] = set()
         """Locals and tiles that are blocks."""
         self._tiles: dict[str, tuple[int, ...]] = {}
@@ -92,7 +65,7 @@ class _Writer:
         self._put("own = tl.program_id(0).to(tl.int64)")
         self._factors(loop, 0, ["0"] * len(loop.names), "own")
 
-    def _factors(self, loop: Loop, number: int, outer: list[str], own: str) -> None:
+    def _factors(self, loop: tir.Loop, number: int, outer: list[str], own: str) -> None:
         """Write the loops of a factor of the mapping, and of those in it."""
         if number == len(loop.factors):
             for name, index in zip(loop.names, outer, strict=True):
@@ -105,8 +78,8 @@ class _Writer:
         self._axes(loop, number, outer, own, factor, mine, 0, [""] * len(outer))
 
     def _axes(
-        self, loop: Loop, number: int, outer: list[str], own: str, factor: Factor, mine: str,
-        level: int, found: list[str],
+        self, loop: tir.Loop, number: int, outer: list[str], own: str, factor: tir.Factor,
+        mine: str, level: int, found: list[str],
     ) -> None:  # fmt: skip
         axes = range(len(outer))
         if level == len(outer):
@@ -135,43 +108,43 @@ class _Writer:
             with self._loop(name, *bounds):
                 self._axes(*again)
 
-    def _block(self, body: Sequence[Statement]) -> None:
+    def _block(self, body: Sequence[tir.Statement]) -> None:
         for statement in body:
             self._statement(statement)
 
-    def _statement(self, statement: Statement) -> None:
+    def _statement(self, statement: tir.Statement) -> None:
         match statement:
-            case Assign(name, value, declares):
+            case tir.Assign(name, value, declares):
                 if declares and self._lane:
                     self._wide.add(name)
                 self._set(f"l_{name}", self._value(value), name in self._wide, declares)
-            case MakeTile(name, shape, value):
+            case tir.MakeTile(name, shape, value):
                 self._make(name, shape, value)
-            case MakePanel(array, line=line):
+            case tir.MakePanel(array, line=line):
                 raise UnsupportedStatementError(
                     f"{self._program.file}:{line}: schedule {self._program.name!r}: the panel "
                     f"{array.name!r}, which programs of Triton do not have"
                 )
-            case SetElement(Element() as target, value):
+            case tir.SetElement(tir.Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._set(self._place(target), self._value(value), wide, False)
-            case Reduce(target, kind, value):
+            case tir.Reduce(target, kind, value):
                 place = f"r_{self._target(target)}"
                 more = f"tl.where({self._mask()}, {self._value(value)}, {self._neutral(kind)})"
                 self._put(f"{place} = {self.functions.combine(kind, place, more, self._dtype)}")
-            case Store(array, index, value):
+            case tir.Store(array, index, value):
                 found = (
                     f"{self._full()} + {self._value(value)}" if self._lane else self._value(value)
                 )
                 self._put(f"tl.store({self._address(array, index)}, {found}, mask={self._mask()})")
-            case If(condition, body):
+            case tir.If(condition, body):
                 self._masks.append(self._value(condition))
                 self._block(body)
                 self._masks.pop()
-            case Loop(kind, names, begins, ends, body):
-                if kind == LANES:
+            case tir.Loop(kind, names, begins, ends, body):
+                if kind == tir.LANES:
                     self._lanes(names[0], ends[0], body)
-                elif kind == REPEAT and statement.constant:
+                elif kind == tir.REPEAT and statement.constant:
                     ranges = [range(evaluate(e, {})) for e in ends]
                     for task in all_of(*ranges):
                         self._numbers.update(zip(names, task, strict=True))
@@ -181,7 +154,7 @@ class _Writer:
 
     def _nested(
         self, names: Sequence[str], begins: Sequence[Dim], ends: Sequence[Dim],
-        body: Sequence[Statement],
+        body: Sequence[tir.Statement],
     ) -> None:  # fmt: skip
         if not names:
             self._block(body)
@@ -189,11 +162,11 @@ class _Writer:
         with self._loop(f"v_{names[0]}", self._dim(begins[0]), self._dim(ends[0])):
             self._nested(names[1:], begins[1:], ends[1:], body)
 
-    def _lanes(self, name: str, extent: Dim, body: Sequence[Statement]) -> None:
+    def _lanes(self, name: str, extent: Dim, body: Sequence[tir.Statement]) -> None:
         constant = isinstance(extent, int)
         self._size = 1 << max(extent - 1, 0).bit_length() if isinstance(extent, int) else BLOCK
         self._lane, outer = name, self._masks
-        targets = {(t, kind): self._places_of(t) for t, kind in reduced(body)}
+        targets = {(t, kind): self._places_of(t) for t, kind in tir.reduced(body)}
         for (_, kind), places in targets.items():
             for place in places:
                 self._put(f"r_{place} = {self._full()} + {self._neutral(kind)}")
@@ -230,15 +203,15 @@ class _Writer:
     def _name(self, tile: str, place: tuple[int, ...]) -> str:
         return "_".join([f"t_{tile}", *map(str, place)])
 
-    def _place(self, element: Element) -> str:
+    def _place(self, element: tir.Element) -> str:
         index = element.index[:-1] if element.tile in self._across else element.index
         return self._name(element.tile, tuple(evaluate(d, self._numbers) for d in index))
 
-    def _target(self, target: Local | Element) -> str:
-        return f"l_{target.name}" if isinstance(target, Local) else self._place(target)
+    def _target(self, target: tir.Local | tir.Element) -> str:
+        return f"l_{target.name}" if isinstance(target, tir.Local) else self._place(target)
 
-    def _places_of(self, target: str | Local) -> list[str]:
-        if isinstance(target, Local):
+    def _places_of(self, target: str | tir.Local) -> list[str]:
+        if isinstance(target, tir.Local):
             return [f"l_{target.name}"]
         return [self._name(target, place) for place in all_of(*map(range, self._tiles[target]))]
 
@@ -292,22 +265,22 @@ class _Writer:
         rest = f"({x} % {y})" if natural else f"(({x} % {y} + {y}) % {y})"
         return rest if atom.kind == "remainder" else f"(({x} - {rest}) // {y})"
 
-    def _value(self, expr: Expr) -> str:
+    def _value(self, expr: tir.Expr) -> str:
         match expr:
-            case Number(number):
+            case tir.Number(number):
                 return f"tl.full((), {literal(number, self._dtype)}, {type_text(self._dtype)})"
-            case Local(name):
+            case tir.Local(name):
                 return f"l_{name}"
-            case Element():
+            case tir.Element():
                 return self._place(expr)
-            case Load(array, index):
+            case tir.Load(array, index):
                 return f"tl.load({self._address(array, index)}, mask={self._mask()}, other=0.0)"
-            case IndexValue(dim):
+            case tir.IndexValue(dim):
                 return f"({self._dim(dim)} + own * 0).to({type_text(self._dtype)})"
-            case Test(dim, exact):
+            case tir.Test(dim, exact):
                 text = f"({self._dim(dim)} {'==' if exact else '>='} 0)"
-                return text if self._lane and uses(dim, self._lane) else scalar_bool(text)
-            case Choose(condition, x, y):
+                return text if self._lane and tir.uses(dim, self._lane) else scalar_bool(text)
+            case tir.Choose(condition, x, y):
                 wanted = self._value(condition)
                 self._masks.append(wanted)
                 first = self._value(x)
@@ -315,17 +288,17 @@ class _Writer:
                 second = self._value(y)
                 self._masks.pop()
                 return f"tl.where({wanted}, {first}, {second})"
-            case Apply("logical_and" | "logical_or" as word, (x, y)):
+            case tir.Apply("logical_and" | "logical_or" as word, (x, y)):
                 sign = "&" if word == "logical_and" else "|"
                 return f"({self._value(x)} {sign} {self._value(y)})"
-            case Apply("logical_not", (x,)):
+            case tir.Apply("logical_not", (x,)):
                 return f"({self._value(x)} == 0)"
-            case Apply("equal" | "less" | "less_equal" as word, (x, y)):
+            case tir.Apply("equal" | "less" | "less_equal" as word, (x, y)):
                 sign = {"equal": "==", "less": "<", "less_equal": "<="}[word]
                 return scalar_bool(f"({self._value(x)} {sign} {self._value(y)})")
-            case Apply("where", arguments):
+            case tir.Apply("where", arguments):
                 return f"tl.where({', '.join(map(self._value, arguments))})"
-            case Apply(function, arguments):
+            case tir.Apply(function, arguments):
                 given = [f"({self._value(a)})" for a in arguments]
                 return f"({self.functions.apply(function, given, self._dtype)})"
         raise AssertionError(expr)

@@ -123,11 +123,6 @@ def _gelu(x: Value, approximate: str = "none") -> Value:
     return apply("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
-@onnx("Gelu", domain=MICROSOFT)
-def _plain_gelu(x: Value) -> Value:
-    return apply("gelu", x)
-
-
 @onnx("BiasGelu", domain=MICROSOFT)
 def _bias_gelu(x: Value, bias: Value) -> Value:
     return apply("gelu", _biased(x, bias))

@@ -9,18 +9,9 @@ import numpy as np
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32, INT64, DType
+from ftuner.frontends.onnx import scores as scoring
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import (
-    TRANSFORMS,
-    above,
-    best,
-    both,
-    count_of,
-    labels,
-    rows,
-    transform_of,
-)
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import constant, equal, gather, isnan, sqrt, where
 from ftuner.graph.checks import malformed, require, unsupported
@@ -120,7 +111,7 @@ def _scores(
     table: Value, coefficients: Sequence[float], count: int, bias: Sequence[float]
 ) -> Value:
     """`count` linear functions of each row of a table."""
-    x = rows(table).cast(FLOAT32)
+    x = scoring.rows(table).cast(FLOAT32)
     weights = np.array(coefficients, np.float32)
     if count < 1 or weights.size % count or weights.size == 0:
         raise malformed(f"{weights.size} coefficients of {count} functions")
@@ -138,7 +129,7 @@ def _linear_regressor(
     intercepts: tuple[float, ...] = (),
 ) -> Value:  # fmt: skip
     scores = _scores(x, coefficients, targets, intercepts)
-    return TRANSFORMS[transform_of(node)](scores)
+    return scoring.TRANSFORMS[scoring.transform_of(node)](scores)
 
 
 @onnx("LinearClassifier", domain=LEARNING)
@@ -147,11 +138,11 @@ def _linear_classifier(
 ) -> Sequence[Value]:
     """The label of the best score of each row, and all scores. One function is of the second of two
     classes."""
-    names, bias = labels(node), intercepts
-    count, transform = count_of(names), transform_of(node)
+    names, bias = scoring.labels(node), intercepts
+    count, transform = scoring.count_of(names), scoring.transform_of(node)
     if len(bias) not in (1, count) or count < 2 or len(bias) == 1 != count - 1:
         raise unsupported(f"{len(bias)} functions for {count} labels")
     scores = _scores(x, coefficients, len(bias), bias)
     if len(bias) == 1:
-        return [above(names, scores, 0), both(transform, scores, probability=True)]
-    return [best(names, scores), TRANSFORMS[transform](scores)]
+        return [scoring.above(names, scores, 0), scoring.both(transform, scores, probability=True)]
+    return [scoring.best(names, scores), scoring.TRANSFORMS[transform](scores)]

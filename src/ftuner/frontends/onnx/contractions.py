@@ -1,4 +1,4 @@
-"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul; distances; determinants."""
+"""Matrix products: MatMul, Gemm, Einsum and FusedMatMul; distances."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, sqrt
+from ftuner.graph.algebra import sqrt
 from ftuner.graph.checks import fitting, malformed, require
 from ftuner.graph.einsum import einsum
 from ftuner.graph.ir import Value
@@ -15,11 +15,6 @@ from ftuner.graph.ir import Value
 @onnx("MatMul")
 def _matmul(x: Value, y: Value) -> Value:
     return x @ y
-
-
-@onnx("Det")
-def _determinant(x: Value) -> Value:
-    return apply("determinant", x)
 
 
 @onnx("Gemm")
@@ -51,7 +46,7 @@ def _fused_matmul(
     def arranged(x: Value, swaps: bool, moves: bool) -> Value:
         if moves and x.rank > 2:
             # The batch axes move after the first axis of the matrix.
-            x = x.transpose((*range(1, x.rank - 1), 0, x.rank - 1))
+            x = x.moved(0, x.rank - 2)
         return x.swapped() if swaps and x.rank > 1 else x
 
     return arranged(a, transA, transBatchA) @ arranged(b, transB, transBatchB) * alpha

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from ftuner.frontends.onnx.context import (
     Context,
     NodeView,
     Operand,
+    T,
     node_count,
 )
 from ftuner.frontends.onnx.inner import Body, Step, appended, chosen, looped, starting, unrolled
@@ -110,10 +112,7 @@ def _loop(
     if not changed and len(body.outputs) == 1 + len(carried):
         return carried
 
-    def merged(changing: Sequence[Operand]) -> list[Operand]:
-        """All carried values, of which these are the ones that iterations change."""
-        found = dict(zip(changed, changing, strict=True))
-        return [found.get(i, value) for i, value in enumerate(carried)]
+    merged = partial(_merged, carried, changed)
 
     def step(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, body)
@@ -141,6 +140,12 @@ def _changed(graph: GraphRecord, inputs: Sequence[str], outputs: Sequence[str]) 
             origins[node.outputs[0]] = origins.get(node.inputs[0], node.inputs[0])
     names = zip(inputs, outputs, strict=True)
     return [i for i, (before, after) in enumerate(names) if origins.get(after, after) != before]
+
+
+def _merged(carried: Sequence[T], changed: Sequence[int], changing: Sequence[T]) -> list[T]:
+    """All carried values, with those in the place of the ones that iterations change."""
+    found = dict(zip(changed, changing, strict=True))
+    return [found.get(i, value) for i, value in enumerate(carried)]
 
 
 def _repeated(
@@ -259,7 +264,7 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
         if reverse:
             x = x.slice(0, x.shape[0] - 1, x.shape[0], -1)
         axis = context.axis(axis, x.rank)
-        found.append(x.transpose((*range(1, axis + 1), 0, *range(axis + 1, x.rank))))
+        found.append(x.moved(0, axis))
     return found
 
 
@@ -292,11 +297,7 @@ def _scanned(
             f"{len(graph.outputs)} outputs of the body"
         )
     changed = _changed(graph, graph.inputs[: len(states)], graph.outputs[: len(states)])
-
-    def merged(changing: Sequence[Value]) -> list[Value]:
-        """All states, of which these are the ones that iterations change."""
-        found = dict(zip(changed, changing, strict=True))
-        return [found.get(i, state) for i, state in enumerate(states)]
+    merged = partial(_merged, states, changed)
 
     def body(inner: Context, values: Sequence[Operand]) -> Step:
         _expect_few(inner, graph)

@@ -12,17 +12,8 @@ from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import groups_of, kernel_of, window_of
 from ftuner.graph.algebra import counted, floor, iota
 from ftuner.graph.checks import expect_shape, malformed, require
+from ftuner.graph.compositions import sampling
 from ftuner.graph.compositions.interpolation import linear_weight
-from ftuner.graph.compositions.sampling import (
-    MAX_AXES,
-    Taps,
-    across,
-    apart,
-    grid_samples,
-    rows_of,
-    sampled,
-    within,
-)
 from ftuner.graph.compositions.windows import (
     Window,
     channels_first,
@@ -40,7 +31,7 @@ def _deform_conv(
 ) -> Value:  # fmt: skip
     """Samples of all taps as an image of its own, and a convolution of that."""
     rank = x.rank - 2
-    if not 1 <= rank <= MAX_AXES or w.rank != x.rank or offset.rank != x.rank:
+    if not 1 <= rank <= sampling.MAX_AXES or w.rank != x.rank or offset.rank != x.rank:
         raise malformed(f"a convolution of {x.type} by {w.type} with {offset.type}")
     groups = groups_of(node, x, w, w.shape[0])
     batch, channels = x.shape[:2]
@@ -66,11 +57,11 @@ def _deform_conv(
         position = position.reshape((batch * offset_group, 1, taps * samples))
         at = floor(position) + iota(2, 1, 3).cast(x.dtype)
         distance = abs(at - position)
-        found, inside = within(at, extent)
-        lines.append(Taps(found, linear_weight(distance), inside))
-    table = apart(across(lines, x.shape[2:]), x.shape[2:])
+        found, inside = sampling.within(at, extent)
+        lines.append(sampling.Taps(found, linear_weight(distance), inside))
+    table = sampling.apart(sampling.across(lines, x.shape[2:]), x.shape[2:])
     last = channels_last(x).reshape((batch, product(x.shape[2:]), offset_group, depth))
-    found = sampled(rows_of(last.transpose((0, 2, 1, 3))), table)
+    found = sampling.sampled(sampling.rows_of(last.transpose((0, 2, 1, 3))), table)
     if mask is not None:
         wanted = (batch, offset_group * taps, *window.extents)
         expect_shape(mask, wanted, f"the mask {mask.type}")
@@ -109,7 +100,7 @@ def _grid_sample(
                          (padding_mode, ("zeros", "border", "reflection"))):  # fmt: skip
         if found not in known:
             raise malformed(f"{found!r}; expected one of {', '.join(known)}")
-    return grid_samples(x, grid, mode, padding_mode, align_corners)
+    return sampling.grid_samples(x, grid, mode, padding_mode, align_corners)
 
 
 @onnx("AffineGrid")

@@ -17,16 +17,8 @@ from types import MappingProxyType
 import numpy as np
 
 from ftuner.errors import GraphError, MissingFileError, ParseError
+from ftuner.frontends.onnx import weight_stream
 from ftuner.frontends.onnx.ort_format import is_ort_format
-from ftuner.frontends.onnx.weight_stream import (
-    LEAST_BYTES,
-    NO_WEIGHTS,
-    OWN_FILE,
-    Apart,
-    NotApartError,
-    Place,
-    read_apart,
-)
 from ftuner.graph.ir import Array
 from ftuner.runtime.cpu.memory import not_allocated, passing
 
@@ -38,7 +30,7 @@ MAX_SHARED = 2
 are the same bytes are read once."""
 
 
-def content(path: Path) -> Apart:
+def content(path: Path) -> weight_stream.Apart:
     """The contents of a model file.
 
     Raises:
@@ -50,36 +42,36 @@ def content(path: Path) -> Apart:
     with _opened(path, what) as (file, size):
         if size > MAX_MODEL_BYTES:
             raise GraphError(f"{path} has {size} bytes; a model has at most {MAX_MODEL_BYTES}")
-        if size > LEAST_BYTES:
+        if size > weight_stream.LEAST_BYTES:
             buffered = BufferedReader(file)
             try:
                 if is_ort_format(buffered.peek(8)):
-                    raise NotApartError
+                    raise weight_stream.NotApartError
                 return _apart(buffered, size, what)
-            except NotApartError:
+            except weight_stream.NotApartError:
                 buffered.seek(0)
             finally:
                 buffered.detach()
-        return Apart(b"".join(_pieces(file, size, what)))
+        return weight_stream.Apart(b"".join(_pieces(file, size, what)))
 
 
-def parted(data: bytes) -> Apart:
+def parted(data: bytes) -> weight_stream.Apart:
     """The contents of a model in memory, as `content` has those of a file."""
-    if len(data) > LEAST_BYTES and not is_ort_format(data):
-        with suppress(NotApartError):
+    if len(data) > weight_stream.LEAST_BYTES and not is_ort_format(data):
+        with suppress(weight_stream.NotApartError):
             return _apart(BytesIO(data), len(data), f"{len(data)} bytes")
-    return Apart(data)
+    return weight_stream.Apart(data)
 
 
-def _apart(file: BufferedIOBase, size: int, what: str) -> Apart:
-    return read_apart(file, size, lambda count: _read(file, count, what))
+def _apart(file: BufferedIOBase, size: int, what: str) -> weight_stream.Apart:
+    return weight_stream.read_apart(file, size, lambda count: _read(file, count, what))
 
 
 class ExternalData:
     """Tensors that the message of a model refers to: in files beside it, and in its own file."""
 
     def __init__(
-        self, *folders: Path, own: Mapping[Place, Array] = NO_WEIGHTS,
+        self, *folders: Path, own: Mapping[weight_stream.Place, Array] = weight_stream.NO_WEIGHTS,
         held: Mapping[str, Array] = NO_FILES, advice: str = "",
     ) -> None:  # fmt: skip
         """`folders`: where files are looked for, in this order, and where links to them may lead.
@@ -98,7 +90,7 @@ class ExternalData:
             GraphError: the file is missing or outside the folders, or has too few bytes.
             AllocationError: the system does not have the memory for them.
         """
-        if location == OWN_FILE and (offset, size) in self._own:
+        if location == weight_stream.OWN_FILE and (offset, size) in self._own:
             return self._own[offset, size]
         if location in self._held:
             held = self._held[location]

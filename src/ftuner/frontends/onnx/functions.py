@@ -7,6 +7,7 @@ is computed first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -152,25 +153,17 @@ def _extents(functions: Iterable[onnx.FunctionProto]) -> dict[Name, _Extent]:
         name = (function.domain, function.name, _overload(function))
         if bodies.setdefault(name, function) is not function:
             raise GraphError(f"more than one function is named {function.name!r}")
-    callers: dict[Name, list[Name]] = {name: [] for name in bodies}
-    waiting: dict[Name, int] = {}
-    for name, function in bodies.items():
-        called = {_called(n) for n in nodes_of(function.node)} & bodies.keys()
-        waiting[name] = len(called)
-        for other in called:
-            callers[other].append(name)
+    called = {
+        name: {_called(n) for n in nodes_of(function.node)} & bodies.keys()
+        for name, function in bodies.items()
+    }
     found: dict[Name, _Extent] = {}
-    ready = [name for name, count in waiting.items() if not count]
-    while ready:
-        name = ready.pop()
-        found[name] = _extent(bodies[name].node, found)
-        for caller in callers[name]:
-            waiting[caller] -= 1
-            if not waiting[caller]:
-                ready.append(caller)
-    if len(found) < len(bodies):
-        names = ", ".join(sorted(name for _, name, _ in bodies.keys() - found.keys()))
-        raise GraphError(f"functions of the model that call themselves: {names}")
+    try:
+        for name in TopologicalSorter(called).static_order():
+            found[name] = _extent(bodies[name].node, found)
+    except CycleError as error:
+        names = ", ".join(sorted({name for _, name, _ in error.args[1]}))
+        raise GraphError(f"functions of the model that call themselves: {names}") from None
     return found
 
 

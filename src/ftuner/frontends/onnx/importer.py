@@ -7,10 +7,11 @@ the importer of its operator.
 from __future__ import annotations
 
 import logging
-from collections import ChainMap, Counter, deque
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -19,22 +20,12 @@ from typing import TYPE_CHECKING
 from ftuner.core.dim import Dim, Names, Shape
 from ftuner.core.dtype import INT8
 from ftuner.errors import GraphError, UnsupportedOperatorError
+from ftuner.frontends.onnx import reading
 from ftuner.frontends.onnx.blocked import channels_of_blocks
 from ftuner.frontends.onnx.context import Context, NodeView, Nothing, Operand
 from ftuner.frontends.onnx.definitions import definition_of, is_defined
 from ftuner.frontends.onnx.files import NO_FILES
 from ftuner.frontends.onnx.functions import inlined
-from ftuner.frontends.onnx.reading import (
-    NO_WEIGHTS,
-    Source,
-    domain_of,
-    load,
-    nodes_of,
-    read,
-    read_nodes,
-    text_of,
-    versions_of,
-)
 from ftuner.frontends.onnx.records import (
     NCHWC,
     GraphRecord,
@@ -80,7 +71,7 @@ class Imported:
     metadata: ModelMetadata
 
 
-def import_model(source: Source) -> Imported:
+def import_model(source: reading.Source) -> Imported:
     """Import a model from a path, its bytes or an `onnx.ModelProto`.
 
     A named dim becomes a symbol of that name; an unnamed one gets a name from the input and axis.
@@ -99,8 +90,8 @@ def import_model(source: Source) -> Imported:
 
 
 def read_model(
-    source: Source, weights: Mapping[str, Array] = NO_WEIGHTS, folder: Path | None = None,
-    held: Mapping[str, Array] = NO_FILES,
+    source: reading.Source, weights: Mapping[str, Array] = reading.NO_WEIGHTS,
+    folder: Path | None = None, held: Mapping[str, Array] = NO_FILES,
 ) -> ModelRecord:  # fmt: skip
     """The contents of a model whose operators all have an importer; see `import_model`.
 
@@ -112,10 +103,10 @@ def read_model(
     Raises:
         ConfigurationError, UnsupportedOperatorError, GraphError: as `import_model`.
     """
-    proto, data = load(source, folder, held)
+    proto, data = reading.load(source, folder, held)
     proto = _modern(inlined(proto))
-    _expect_supported(proto.graph.node, versions_of(proto.opset_import), "the model")
-    return read(proto, data, weights)
+    _expect_supported(proto.graph.node, reading.versions_of(proto.opset_import), "the model")
+    return reading.read(proto, data, weights)
 
 
 def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -124,7 +115,7 @@ def _modern(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         GraphError: onnx cannot convert it.
     """
-    opset = versions_of(model.opset_import).get("", LEAST_OPSET)
+    opset = reading.versions_of(model.opset_import).get("", LEAST_OPSET)
     if opset >= LEAST_OPSET:
         return model
     converter = import_module("onnx.version_converter")
@@ -144,8 +135,8 @@ def _expect_supported(
     """Raise UnsupportedOperatorError unless all operators of nodes have an importer, or are defined
     by others. `whole` is what has the nodes."""
     missing: dict[str, list[str]] = {}
-    for node in nodes_of(nodes):
-        domain, op = domain_of(node.domain), text_of(node.op_type)
+    for node in reading.nodes_of(nodes):
+        domain, op = reading.domain_of(node.domain), reading.text_of(node.op_type)
         if importer_of(domain, op) is None and not is_defined(domain, op, opsets.get(domain, 0)):
             name = f"{domain}.{op}" if domain else op
             missing.setdefault(name, []).append(node.name or next(iter(node.output), ""))
@@ -310,13 +301,13 @@ def _import_definition(
     """The outputs of a node whose operator is defined by others."""
     types = [v.type if isinstance(v, Value) else None for v in operands]
     found = definition_of(record, opsets[record.domain], types)
-    inner_opsets = {**opsets, **versions_of(found.opset_import)}
+    inner_opsets = {**opsets, **reading.versions_of(found.opset_import)}
     _expect_supported(found.node, inner_opsets, f"the definition of {record.label}")
     # Error messages name the node of the file.
     name = record.name or next(filter(None, record.outputs), "")
     nodes = [
         replace(node, name=f"{name}/{next(filter(None, node.outputs), '')}")
-        for node in read_nodes(found.node)
+        for node in reading.read_nodes(found.node)
     ]
     inner: Scope = {"": None, **dict.fromkeys(found.input)}
     inner.update(zip(found.input, operands, strict=False))
@@ -337,33 +328,24 @@ def ordered(graph: GraphRecord, known: Mapping[str, object]) -> list[NodeRecord]
             if name in givers or name in known:
                 raise GraphError(f"{node.label}: {name!r} has been given by another node already")
             givers[name] = number
-    waiting: list[int] = []
-    readers: dict[int, list[int]] = {}
-    for number, node in enumerate(graph.nodes):
-        sources = set()
+    read: list[set[int]] = []
+    for node in graph.nodes:
+        read.append(set())
         for name in names_read(node):
             if name in givers:
-                sources.add(givers[name])
+                read[-1].add(givers[name])
             elif name not in known:
                 raise GraphError(f"{node.label}: nothing gives its input {name!r}")
-        waiting.append(len(sources))
-        for source in sources:
-            readers.setdefault(source, []).append(number)
-    if all(s < r for s, found in readers.items() for r in found):
+    if all(source < number for number, found in enumerate(read) for source in found):
         return list(graph.nodes)
-    ready = deque(number for number, count in enumerate(waiting) if count == 0)
-    order: list[NodeRecord] = []
-    while ready:
-        number = ready.popleft()
-        order.append(graph.nodes[number])
-        for reader in readers.get(number, ()):
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                ready.append(reader)
-    if len(order) < len(graph.nodes):
-        stuck = [n.label for n, count in zip(graph.nodes, waiting, strict=True) if count]
-        raise GraphError(f"nodes wait for each other: {', '.join(stuck[:NODES_LISTED])}")
-    return order
+    sorter = TopologicalSorter[int](dict.fromkeys(range(len(read)), ()))
+    for number, found in enumerate(read):
+        sorter.add(number, *found)
+    try:
+        return [graph.nodes[number] for number in sorter.static_order()]
+    except CycleError as error:
+        stuck = [graph.nodes[number].label for number in error.args[1][1:]]
+        raise GraphError(f"nodes wait for each other: {', '.join(stuck[:NODES_LISTED])}") from None
 
 
 def names_read(node: NodeRecord) -> Iterator[str]:

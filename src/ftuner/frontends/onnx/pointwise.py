@@ -8,6 +8,7 @@ from ftuner.core.dtype import BOOL, FLOAT64, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import ShapeError
 from ftuner.frontends.onnx.context import NodeView
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import apply, isinf, scalar, where
 from ftuner.graph.checks import malformed, origin, require
@@ -38,20 +39,19 @@ def _folded(node: NodeView, *xs: Value, op: str) -> Value:
 for _name, _row in SCALAR_FUNCTIONS.items():
     if _row.onnx is not None:
         onnx(_row.onnx, op=_name)(_plain)
+for _op, _name in {"Det": "determinant", "StringConcat": "join"}.items():
+    onnx(_op, op=_name)(_plain)
+onnx("Gelu", domain=MICROSOFT, op="gelu")(_plain)
 for _op, _name in {"Ceil": "ceil", "Floor": "floor", "Round": "rint"}.items():
     onnx(_op, op=_name)(_for_floats)
 for _op, _name in {"Max": "maximum", "Min": "minimum", "Sum": "add"}.items():
     onnx(_op, op=_name)(_folded)
 
 
-@onnx("Greater")
-def _greater(x: Value, y: Value) -> Value:
-    return x > y
-
-
-@onnx("GreaterOrEqual")
-def _greater_or_equal(x: Value, y: Value) -> Value:
-    return x >= y
+@onnx("Greater", op="less")
+@onnx("GreaterOrEqual", op="less_equal")
+def _exchanged(x: Value, y: Value, *, op: str) -> Value:
+    return apply(op, y, x)
 
 
 @onnx("Mean")

@@ -7,17 +7,16 @@ as in onnxruntime, whose operators also continue it from run to run.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.reading import dtype_of
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import FloatDType, onnx
 from ftuner.graph.algebra import apply, exp, scalar, where
-from ftuner.graph.checks import malformed, origin, unsupported
+from ftuner.graph.checks import malformed, unsupported
 from ftuner.graph.ir import Value
 
 
@@ -30,6 +29,9 @@ def _stream(context: Context, node: NodeView) -> Value:
     # The bits of the number: seeds that differ have other streams.
     (seed,) = struct.unpack("<Q", struct.pack("<d", node.number("seed", finite=False)))
     return context.builder.random_stream(seed)
+
+
+_Draw = Callable[[Context, NodeView, DType, Shape], Value]
 
 
 def _computed_in(dtype: DType) -> DType:
@@ -60,52 +62,43 @@ def _drawn_normal(context: Context, node: NodeView, dtype: DType, shape: Shape) 
     return (x + mean if mean else x).cast(dtype)
 
 
-_DRAWN = {"Normal": _drawn_normal, "Uniform": _drawn_uniform}
-
-
-def _dtype(node: NodeView, otherwise: DType) -> DType:
-    dtype = otherwise
-    if node.has("dtype"):
-        dtype = dtype_of(node.integer("dtype"), f"{origin()}: attribute dtype")
-    return dtype
-
-
-def _float(node: NodeView, otherwise: DType) -> DType:
-    dtype = _dtype(node, otherwise)
-    if dtype.kind != "float":
-        raise malformed(f"random numbers of {dtype}; expected floats")
-    return dtype
-
-
-@onnx("RandomNormal", "RandomUniform")
-def _of_shape(context: Context, node: NodeView, shape: tuple[int, ...]) -> Value:
+@onnx("RandomNormal", draw=_drawn_normal)
+@onnx("RandomUniform", draw=_drawn_uniform)
+def _of_shape(
+    context: Context, node: NodeView, shape: tuple[int, ...], dtype: FloatDType = FLOAT32, *,
+    draw: _Draw,
+) -> Value:  # fmt: skip
     if any(n < 0 for n in shape):
         raise malformed(f"attribute shape is {list(shape)}")
-    draw = _DRAWN[node.record.op.removeprefix("Random")]
-    return draw(context, node, _float(node, FLOAT32), shape)
+    return draw(context, node, dtype, shape)
 
 
-@onnx("RandomNormalLike", "RandomUniformLike")
-def _like(context: Context, node: NodeView, x: Value) -> Value:
-    draw = _DRAWN[node.record.op.removeprefix("Random").removesuffix("Like")]
-    return draw(context, node, _float(node, x.dtype), x.shape)
+@onnx("RandomNormalLike", draw=_drawn_normal)
+@onnx("RandomUniformLike", draw=_drawn_uniform)
+def _like(
+    context: Context, node: NodeView, x: Value, dtype: FloatDType | None = None, *, draw: _Draw
+) -> Value:
+    if dtype is None and x.dtype.kind != "float":
+        raise malformed(f"random numbers of {x.dtype}; expected floats")
+    return draw(context, node, dtype or x.dtype, x.shape)
 
 
 @onnx("Bernoulli")
-def _bernoulli(context: Context, node: NodeView, p: Value) -> Value:
+def _bernoulli(context: Context, node: NodeView, p: Value, dtype: DType | None = None) -> Value:
     """True with the probabilities of the operand."""
     if p.dtype.kind != "float":
         raise malformed(f"probabilities {p.type}; expected floats")
-    dtype = _dtype(node, p.dtype)
     wide = _computed_in(p.dtype)
-    return (_uniform(_stream(context, node), wide, p.shape) < p.cast(wide)).cast(dtype)
+    drawn = _uniform(_stream(context, node), wide, p.shape) < p.cast(wide)
+    return drawn.cast(dtype or p.dtype)
 
 
 @onnx("Multinomial")
-def _multinomial(context: Context, node: NodeView, x: Value, sample_size: int = 1) -> Value:
+def _multinomial(
+    context: Context, node: NodeView, x: Value, sample_size: int = 1, dtype: DType = INT32
+) -> Value:
     """The positions of classes in each row of unnormalised logarithms of probabilities: how many
     classes end at or below a uniform part of the sum of all."""
-    dtype = _dtype(node, INT32)
     if x.rank != 2 or x.dtype.kind != "float" or sample_size < 1 or dtype not in (INT32, INT64):
         raise malformed(
             f"{sample_size} samples of {x.type} as {dtype}; expected one or more, rows of floats, "

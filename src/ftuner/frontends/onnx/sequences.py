@@ -156,17 +156,18 @@ def _split(
 def _concat(
     context: Context, sequence: Items | Pieces, axis: int, new_axis: bool = False
 ) -> Operand:
-    if isinstance(sequence, Pieces) and sequence.keepdims != new_axis:
+    if isinstance(sequence, Pieces):
         x = sequence.x
-        axis = context.axis(axis, x.rank)
-        if sequence.keepdims and axis == sequence.axis:
-            return x
         if not sequence.keepdims:
-            order = [n for n in range(x.rank) if n != sequence.axis]
-            order.insert(axis, sequence.axis)
-            return x.transpose(order)
-    if isinstance(sequence, Pieces) and not sequence.keepdims:
-        return _joined(context, sequence, axis)
+            # The pieces lack the axis that they are along.
+            axis = context.axis(axis, x.rank if new_axis else x.rank - 1)
+            x = x.moved(sequence.axis, axis)
+            if new_axis:
+                return x
+            count, extent = x.shape[axis : axis + 2]
+            return x.reshape((*x.shape[:axis], count * extent, *x.shape[axis + 2 :]))
+        if not new_axis and context.axis(axis, x.rank) == sequence.axis:
+            return x
     values = _values(context, sequence)
     if not values:
         raise malformed("nothing to concatenate in an empty sequence")
@@ -174,17 +175,6 @@ def _concat(
         axis = context.axis(axis, values[0].rank + 1)
         return concat([v.unsqueeze([axis]) for v in values], axis)
     return concat(values, context.axis(axis, values[0].rank))
-
-
-def _joined(context: Context, pieces: Pieces, axis: int) -> Value:
-    """The pieces, which lack the axis that they are along, one after the other along an axis."""
-    x = pieces.x
-    axis = context.axis(axis, x.rank - 1)
-    order = [n for n in range(x.rank) if n != pieces.axis]
-    order.insert(axis, pieces.axis)
-    x = x.transpose(order)
-    count, extent = x.shape[axis : axis + 2]
-    return x.reshape((*x.shape[:axis], count * extent, *x.shape[axis + 2 :]))
 
 
 @onnx("SequenceMap")

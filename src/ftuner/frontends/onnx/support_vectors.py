@@ -7,17 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64
+from ftuner.frontends.onnx import scores as scoring
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import (
-    TRANSFORMS,
-    best,
-    both,
-    count_of,
-    labels,
-    rows,
-    transform_of,
-)
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, constant, exp, gather, scalar, sigmoid, tanh, where
 from ftuner.graph.checks import malformed, require, unsupported
@@ -67,11 +59,11 @@ def _linear(x: Value, weights: Array, shift: float) -> Value:
 
 @onnx("SVMRegressor", domain=LEARNING)
 def _regressor(node: NodeView, table: Value, one_class: bool = False, n_supports: int = 0) -> Value:
-    x = rows(table).cast(FLOAT32)
+    x = scoring.rows(table).cast(FLOAT32)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     if not len(rho):
         raise malformed("rho is missing")
-    transform_of(node)  # onnxruntime applies none.
+    scoring.transform_of(node)  # onnxruntime applies none.
     if n_supports > 0:
         vectors = _vectors(x, _floats(node, "support_vectors"), n_supports, "support_vectors")
         if len(weights) != n_supports:
@@ -89,8 +81,8 @@ def _regressor(node: NodeView, table: Value, one_class: bool = False, n_supports
 def _classifier(
     node: NodeView, table: Value, vectors_per_class: tuple[int, ...] = ()
 ) -> Sequence[Value]:
-    x, names = rows(table).cast(FLOAT32), labels(node)
-    count, transform = count_of(names), transform_of(node)
+    x, names = scoring.rows(table).cast(FLOAT32), scoring.labels(node)
+    count, transform = scoring.count_of(names), scoring.transform_of(node)
     weights, rho = _floats(node, "coefficients"), _floats(node, "rho")
     of_classes = np.array(vectors_per_class, np.int64)
     if count < 2:
@@ -99,10 +91,10 @@ def _classifier(
         raise malformed(f"vectors_per_class {of_classes}, rho {rho}")
     if not of_classes.sum():
         scores = _linear(x, _vectors(x, weights, count, "coefficients"), float(rho[0]))
-        label = best(names, scores)
+        label = scoring.best(names, scores)
         if count == 2:
             label = _of_two(names, scores, bool((weights >= 0).all()))
-        return [label, TRANSFORMS[transform](scores)]
+        return [label, scoring.TRANSFORMS[transform](scores)]
     first, second = np.triu_indices(count, 1)
     whole, pairs = int(of_classes.sum()), len(first)
     if len(of_classes) != count or len(rho) < pairs or len(weights) < (count - 1) * whole:
@@ -118,17 +110,17 @@ def _classifier(
     each = np.eye(count, dtype=np.float32)
     votes = (sums > 0).cast(FLOAT32) @ constant(each[first] - each[second])
     votes = votes + constant(each[second].sum(0))
-    label, scores = best(names, votes), sums.cast(FLOAT32)
+    label, scores = scoring.best(names, votes), sums.cast(FLOAT32)
     if node.has("prob_a") and len(node.numbers("prob_a")):
         factor, shift = _floats(node, "prob_a"), _floats(node, "prob_b")
         if min(len(factor), len(shift)) < pairs:
             raise malformed(f"{len(factor)} prob_a and {len(shift)} prob_b of {pairs}")
         affine = scores * constant(-factor[:pairs]) - constant(shift[:pairs])
         likely = sigmoid(affine).at_least(LEAST_PROBABILITY).at_most(1 - LEAST_PROBABILITY)
-        return [label, TRANSFORMS[transform](apply("coupled_probabilities", likely))]
+        return [label, scoring.TRANSFORMS[transform](apply("coupled_probabilities", likely))]
     if count == 2:
-        return [label, both(transform, scores, probability=transform != "NONE")]
-    return [label, TRANSFORMS[transform](scores)]
+        return [label, scoring.both(transform, scores, probability=transform != "NONE")]
+    return [label, scoring.TRANSFORMS[transform](scores)]
 
 
 def _of_pairs(weights: Array, of_classes: Array) -> Array:

@@ -40,11 +40,6 @@ def _pattern(pattern: str) -> str:
     return pattern
 
 
-@onnx("StringConcat")
-def _concat(x: Value, y: Value) -> Value:
-    return apply("join", x, y)
-
-
 @onnx("RegexFullMatch")
 def _full_match(x: Value, pattern: str) -> Value:
     return apply("full_match", x, pattern=_pattern(pattern))

@@ -11,19 +11,9 @@ import numpy as np
 
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32
+from ftuner.frontends.onnx import scores as scoring
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.frontends.onnx.scores import (
-    TRANSFORMS,
-    above,
-    best,
-    both,
-    count_of,
-    labels,
-    literal_labels,
-    rows,
-    transform_of,
-)
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, constant, gather, where
 from ftuner.graph.checks import malformed, require, unsupported
@@ -248,7 +238,7 @@ def _shown(scores: Value, said: Value | None) -> Value:
 
 
 def _table(x: Value) -> Value:
-    x = rows(x)
+    x = scoring.rows(x)
     return x if x.dtype == FLOAT64 else x.cast(FLOAT32)
 
 
@@ -256,8 +246,8 @@ def _table(x: Value) -> Value:
 def _classifier(node: NodeView, table: Value) -> Sequence[Value]:
     """Labels and scores, by the rules of onnxruntime for two classes of which a file may give one
     score."""
-    x, names = _table(table), labels(node)
-    count, transform = count_of(names), transform_of(node)
+    x, names = _table(table), scoring.labels(node)
+    count, transform = scoring.count_of(names), scoring.transform_of(node)
     if count < 2:
         raise unsupported(f"{count} class")
     forest = _by_names(node, "class", count)
@@ -270,9 +260,9 @@ def _classifier(node: NodeView, table: Value) -> Sequence[Value]:
         elif len(base):
             raise unsupported(f"{len(base)} base values of {count} classes")
         elif said is not None:
-            label = best(names, where(said, scores, -np.inf))
+            label = scoring.best(names, where(said, scores, -np.inf))
             return [label, _given(transform, _shown(scores, said))]
-        return [best(names, scores), _given(transform, scores)]
+        return [scoring.best(names, scores), _given(transform, scores)]
     first, second = _shown(scores, said).pieces(1, [1, 1])
     of_second = bool(forest.present[:, 1].any())
     if of_second and len(base) == 2:
@@ -285,16 +275,16 @@ def _classifier(node: NodeView, table: Value) -> Sequence[Value]:
     weight = second if of_second else first
     positive = bool((forest.weights >= 0).all())
     if forest.present.any(axis=0).sum() == 1:
-        label = above(names, weight, 0.5 if positive else 0)
+        label = scoring.above(names, weight, 0.5 if positive else 0)
     else:
-        label, positive = above(literal_labels(names), weight, 0), False
+        label, positive = scoring.above(scoring.literal_labels(names), weight, 0), False
     if not of_second and len(base) < 2:
-        return [label, both(transform, first, positive).cast(FLOAT32)]
+        return [label, scoring.both(transform, first, positive).cast(FLOAT32)]
     return [label, _given(transform, concat([first, second], 1))]
 
 
 def _given(transform: str, scores: Value) -> Value:
-    return TRANSFORMS[transform](scores).cast(FLOAT32)
+    return scoring.TRANSFORMS[transform](scores).cast(FLOAT32)
 
 
 @onnx("TreeEnsembleRegressor", domain=LEARNING)
@@ -305,7 +295,7 @@ def _regressor(
     _expect_targets(n_targets)
     forest = _by_names(node, "target", n_targets)
     base = _floats(node, "base_values")
-    return _targets(x, forest, aggregate_function, transform_of(node), base).cast(FLOAT32)
+    return _targets(x, forest, aggregate_function, scoring.transform_of(node), base).cast(FLOAT32)
 
 
 def _targets(x: Value, forest: _Forest, aggregate: str, transform: str, base: Array) -> Value:
@@ -317,7 +307,7 @@ def _targets(x: Value, forest: _Forest, aggregate: str, transform: str, base: Ar
     elif len(base):
         raise unsupported(f"{len(base)} base values of {scores.shape[1]} targets")
     scores = _shown(scores, said)
-    made = TRANSFORMS[transform](scores)
+    made = scoring.TRANSFORMS[transform](scores)
     return scores if scores.shape[1] == 1 and transform != "PROBIT" else made
 
 

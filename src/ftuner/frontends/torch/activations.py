@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ftuner.core.dim import quotient
 from ftuner.core.dtype import BOOL, FLOAT32, DType
@@ -24,11 +23,16 @@ aten("hardsigmoid")(lambda x: ((x + 3) * (1 / 6)).at_least(0).at_most(1))
 aten("log_sigmoid")(lambda x: -apply("softplus", -x))
 aten("log_sigmoid_forward")(lambda x: [-apply("softplus", -x), None])
 aten("threshold")(lambda x, threshold, value: where(x <= threshold, valued(value, x.dtype), x))
-
-
-@aten("gelu")
-def _gelu(x: Value, approximate: str = "none") -> Value:
-    return apply("gelu_tanh" if approximate == "tanh" else "gelu", x)
+aten("gelu")(
+    lambda x, approximate="none": apply("gelu_tanh" if approximate == "tanh" else "gelu", x)
+)
+aten("hardtanh")(
+    lambda x, min_val=-1, max_val=1: clamp(x, valued(min_val, x.dtype), valued(max_val, x.dtype))
+)
+aten("hardshrink")(lambda x, lambd=0.5: where((x >= -lambd) & (x <= lambd), 0, x))
+aten("softshrink")(
+    lambda x, lambd=0.5: where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0))
+)
 
 
 @aten("leaky_relu")
@@ -54,25 +58,10 @@ aten("selu")(
 aten("celu")(lambda x, alpha=1.0: _elu(x, alpha, 1, 1 / alpha))
 
 
-@aten("hardtanh")
-def _hard_tanh(x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    return clamp(x, valued(min_val, x.dtype), valued(max_val, x.dtype))
-
-
 @aten("softplus")
 def _softplus(x: Value, beta: float = 1, threshold: float = 20) -> Value:
     scaled = x * beta
     return where(scaled > threshold, x, apply("softplus", scaled) * (1 / beta))
-
-
-@aten("hardshrink")
-def _hard_shrink(x: Value, lambd: float = 0.5) -> Value:
-    return where((x >= -lambd) & (x <= lambd), 0, x)
-
-
-@aten("softshrink")
-def _soft_shrink(x: Value, lambd: float = 0.5) -> Value:
-    return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0))
 
 
 @aten("glu")
@@ -111,16 +100,15 @@ def _dropout(x: Value, p: float, train: bool) -> Value:
     return x
 
 
-@aten("native_dropout")
-def _native_dropout(x: Value, p: float, train: bool | None) -> Sequence[Value | None]:
-    return [_dropout(x, p, bool(train)), valued(True, BOOL).broadcast(x.shape)]
+aten("native_dropout")(
+    lambda x, p, train: [_dropout(x, p, bool(train)), valued(True, BOOL).broadcast(x.shape)]
+)
 
 
 @aten("rrelu")
 def _rrelu(
-    x: Value, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False,
-    generator: object = None,
-) -> Value:  # fmt: skip
+    x: Value, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False
+) -> Value:
     if training:
         raise unsupported("rrelu while training; call module.eval()")
     if lower > upper:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import Shape, product
-from ftuner.frontends.torch.promotion import Number, Real
+from ftuner.frontends.torch.promotion import Number, valued
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import scalar
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.compositions.attention import default_scale, fused
 from ftuner.graph.ir import Value
@@ -38,19 +37,10 @@ def attention(
     if mask is not None:
         if mask.dtype.kind == "float":
             mask = mask.cast(query.dtype)
-        scores = (query.shape[-2], key.shape[-2])
-        mask = _mask_of_four_axes(mask, outer, scores)
-    found = fused(q, k, v, _scale(q, scale), mask, 0 if is_causal else None, 0.0)
+        mask = _mask_of_four_axes(mask, outer, (query.shape[-2], key.shape[-2]))
+    factor = default_scale(q) if scale is None else valued(scale, q.dtype)
+    found = fused(q, k, v, factor, mask, 0 if is_causal else None, 0.0)
     return found.reshape((*outer, *found.shape[-2:]))
-
-
-def _scale(query: Value, scale: Number | None) -> Value:
-    if scale is None:
-        return default_scale(query)
-    if isinstance(scale, Real):
-        return scale.value.cast(query.dtype)
-    assert isinstance(scale, (int, float))
-    return scalar(scale, query.dtype)
 
 
 def _of_four_axes(x: Value) -> Value:
@@ -62,7 +52,7 @@ def _of_four_axes(x: Value) -> Value:
 
 def _mask_of_four_axes(mask: Value, outer: Shape, scores: Shape) -> Value:
     if mask.rank <= 4 and len(outer) <= 2:
-        return mask.unsqueeze(range(2 - mask.rank)) if mask.rank < 2 else mask
+        return mask.unsqueeze(range(2 - mask.rank))
     return _of_four_axes(mask.broadcast((*outer, *scores)))
 
 

@@ -146,17 +146,6 @@ def _cast(x: Complex | Value, dtype: DType | None = None) -> Complex:
     return _of_parts(x, lambda part: part.cast(dtype or part.dtype))
 
 
-def _as_complex(x: Value) -> Complex:
-    last = x.rank - 1
-    real, imag = (x.slice(last, i, 1).squeeze([last]) for i in range(2))
-    return Complex(real, imag)
-
-
-def _as_real(x: Complex) -> Value:
-    rank = x.real.rank
-    return concat([x.real.unsqueeze([rank]), x.imag.unsqueeze([rank])], rank)
-
-
 def _roots(n: Dim, rows: Dim, columns: Dim, dtype: DType) -> Complex:
     """exp(2 pi i j k / n) by row j and column k."""
     turns = (iota(rows, 0, 2).cast(INT64) * iota(columns, 1, 2).cast(INT64)) % n
@@ -240,8 +229,9 @@ _ROWS: Mapping[str, Callable[..., Any]] = {
     "conj": _conjugate, "_conj": _conjugate, "_conj_physical": _conjugate,
     "conj_physical": _conjugate, "resolve_conj": lambda x: x,
     "real": lambda x: x.real, "imag": lambda x: x.imag,
-    "complex": Complex, "polar": _polar, "view_as_complex": _as_complex, "view_as_real": _as_real,
-    "to": _cast, "_to_copy": _cast,
+    "complex": Complex, "polar": _polar, "to": _cast, "_to_copy": _cast,
+    "view_as_complex": lambda x: Complex(x[..., 0], x[..., 1]),
+    "view_as_real": lambda x: concat([x.real[..., None], x.imag[..., None]], x.real.rank),
 }  # fmt: skip
 COMPLEX = frozenset({
     "_conj.default", "_conj_physical.default", "_fft_c2c.default", "_fft_c2r.default",

@@ -106,9 +106,8 @@ def _evenly_spaced(start: float, end: float, steps: Dim, dtype: DType | None = N
     return where(equal(at, 0), start, found).cast(dtype)
 
 
-@aten("eye", "eye.m")
-def _identity(n: Dim, m: Dim | None = None, dtype: DType | None = None) -> Value:
-    return equal(iota(n, 0, 2), iota(n if m is None else m, 1, 2)).cast(dtype or FLOAT32)
+aten("eye")(lambda n, dtype=None: equal(iota(n, 0, 2), iota(n, 1, 2)).cast(dtype or FLOAT32))
+aten("eye.m")(lambda n, m, dtype=None: equal(iota(n, 0, 2), iota(m, 1, 2)).cast(dtype or FLOAT32))
 
 
 @aten("tril_indices", upper=False)

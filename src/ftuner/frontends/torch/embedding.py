@@ -18,19 +18,14 @@ _KINDS = ("add", "add", "maximum")
 """How the rows of a bag are combined: sum, mean, maximum."""
 
 
-@aten("embedding")
-def _embedding(
-    weight: Value, indices: Value, padding_idx: int = -1, scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Value:  # fmt: skip
-    return gather(weight, indices)
+aten("embedding")(lambda weight, indices, padding_idx=-1: gather(weight, indices))
 
 
 @aten("_embedding_bag", "_embedding_bag_forward_only")
 def _embedding_bag(
-    weight: Value, indices: Value, offsets: Value, scale_grad_by_freq: bool = False, mode: int = 0,
-    sparse: bool = False, per_sample_weights: Value | None = None,
-    include_last_offset: bool = False, padding_idx: int = -1,
+    weight: Value, indices: Value, offsets: Value, mode: int = 0,
+    per_sample_weights: Value | None = None, include_last_offset: bool = False,
+    padding_idx: int = -1,
 ) -> Sequence[Value | None]:  # fmt: skip
     """Sums, means or maxima of the rows of each bag, which begins at its offset. Of no row they are
     zero."""

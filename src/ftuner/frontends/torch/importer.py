@@ -22,20 +22,9 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
+from ftuner.frontends.torch import nodes
 from ftuner.frontends.torch.complex_numbers import PARTS, Complex, applied, is_complex
 from ftuner.frontends.torch.dims import Branch, Extents, equality, extent_of
-from ftuner.frontends.torch.nodes import (
-    CHECKS,
-    CHOICE,
-    NUMBERS,
-    attribute,
-    called,
-    inner_modules,
-    is_computed_number,
-    is_symbolic,
-    module_of,
-    unsupported,
-)
 from ftuner.frontends.torch.promotion import Real
 from ftuner.frontends.torch.registry import ATEN, MEANINGLESS, imported
 from ftuner.graph.builder import Builder
@@ -93,7 +82,7 @@ def import_fx(
         NodeError: an operator of complex tensors, with arguments that its importer does not know,
             or whose importer is wrong about its result.
     """
-    missing = sorted({called(n) for n in unsupported(module.graph)})
+    missing = sorted({nodes.called(n) for n in nodes.unsupported(module.graph)})
     if missing:
         raise UnsupportedOperatorError(f"ftuner has no {', '.join(missing)}")
     return _Importer(module, constants, names).imported(branches)
@@ -160,7 +149,7 @@ class _Importer:
                 shape = [self.extents.bind(n, f"{name}_{i}") for i, n in enumerate(given.shape)]
                 noted += zip(given.shape, shape, strict=True)
                 self._add_input(node, dtype_of(given.dtype), shape)
-            elif is_symbolic(given):
+            elif nodes.is_symbolic(given):
                 numbers.append(node)
             else:
                 self.values[node] = given
@@ -222,7 +211,7 @@ class _Importer:
     def _run(self, module: fx.GraphModule) -> Sequence[Any]:
         """The leaves of the outputs of a module whose placeholders have values."""
         for node in module.graph.nodes:
-            if node.op == "call_function" and not is_computed_number(node):
+            if node.op == "call_function" and not nodes.is_computed_number(node):
                 try:
                     self.values[node] = self._called(module, node)
                 except FTunerError as error:
@@ -231,7 +220,7 @@ class _Importer:
                     # A dim where an importer needs a number.
                     raise NodeError(f"{self.builder.where}: {error}", node.name) from error
             elif node.op == "get_attr":
-                found = attribute(module, node.target)
+                found = nodes.attribute(module, node.target)
                 if isinstance(found, torch.Tensor):
                     self.values[node] = self._constant(found)
             elif node.op == "output":
@@ -243,17 +232,17 @@ class _Importer:
         raise GraphError("a module without an output")
 
     def _called(self, module: fx.GraphModule, node: fx.Node) -> Any:
-        self.builder.where = f"{node.name} ({called(node)})"
+        self.builder.where = f"{node.name} ({nodes.called(node)})"
         given = node.meta.get("val")
-        inner = inner_modules(node)
-        if called(node) == CHOICE:
+        inner = nodes.inner_modules(node)
+        if nodes.called(node) == nodes.CHOICE:
             return self._chosen(inner, node)
         if inner:
             return self._run_inner(inner[0], node)
         if node.target is operator.getitem:
             whole, index = node.args
             return self._argument(whole)[index]
-        if called(node) in NUMBERS:
+        if nodes.called(node) in nodes.NUMBERS:
             if not node.users:
                 return None  # What it gives was known while tracing.
             if not isinstance(given, torch.SymInt) or not self.extents.knows(given):
@@ -261,13 +250,13 @@ class _Importer:
                 return self.values[node]
             return self.extents.dim(given)
         assert isinstance(node.target, torch._ops.OpOverload)
-        if called(node) in CHECKS:
+        if nodes.called(node) in nodes.CHECKS:
             return None
         kept, named = self._kept(node), self._named(node)
         try:
             if is_complex([given, *kept]):
                 found = applied(node.target, kept, named)
-            elif given is not None and "pieces" in signature(ATEN[called(node)]).parameters:
+            elif given is not None and "pieces" in signature(ATEN[nodes.called(node)]).parameters:
                 found = imported(node.target, kept, named, pieces=len(given))
             else:
                 found = imported(node.target, kept, named)
@@ -277,8 +266,8 @@ class _Importer:
         return self._checked(given, found)
 
     def _run_inner(self, inner: fx.GraphModule, node: fx.Node) -> Any:
-        first = next(i for i, x in enumerate(node.args) if module_of(x) is not None) + 1
-        if called(node) == "invoke_subgraph":
+        first = next(i for i, x in enumerate(node.args) if nodes.module_of(x) is not None) + 1
+        if nodes.called(node) == "invoke_subgraph":
             first += 1  # Its name.
         return self._run_on(inner, node.args[first:])
 
@@ -369,7 +358,7 @@ class _Importer:
 
     def _argument(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
-            if given not in self.values and is_computed_number(given):
+            if given not in self.values and nodes.is_computed_number(given):
                 self.values[given] = self._number_of(given.meta["val"])
             return self.values[given]
         if isinstance(given, (list, tuple)):

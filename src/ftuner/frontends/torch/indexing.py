@@ -58,10 +58,9 @@ def _masked_scatter(x: Value, mask: Value, source: Value) -> Value:
         "cumulative_sum", kept.reshape(count).cast(INT64), axis=0, exclusive=True, reverse=False
     )
     flat = source.reshape((product(source.shape),))
-    at = where(kept.reshape(count), places, 0)
     # Elements outside the mask read one more element, because the source may be empty.
     more = concat([flat, scalar(0, source.dtype).reshape((1,))], 0)
-    at = where(kept.reshape(count), at, flat.shape[0])
+    at = where(kept.reshape(count), places, flat.shape[0])
     return where(kept, gather(more, at).reshape(shape), x)
 
 
@@ -261,10 +260,6 @@ def _scatter_reduce(
     return found / number if x.dtype.kind == "float" else floor_quotient(found, number)
 
 
-def _rows(x: Value, axis: int) -> Value:
-    return x.transpose((axis, *(a for a in range(x.rank) if a != axis)))
-
-
 def _with_rows(x: Value, dim: int, index: Value, source: Value, kind: str) -> Value:
     """x with rows of a source combined at positions along an axis."""
     if not x.rank:
@@ -273,10 +268,9 @@ def _with_rows(x: Value, dim: int, index: Value, source: Value, kind: str) -> Va
         ).reshape(())
     axis = axis_of(dim, x.rank)
     at = index.reshape((product(index.shape), 1))
-    moved = _rows(x, axis)
-    own = _rows(source if source.rank else source.reshape((1,)), axis).cast(x.dtype)
-    found = apply("scatter_nd", moved, at, own, kind=kind, node=origin())
-    return found.transpose([*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+    own = (source if source.rank else source.reshape((1,))).moved(axis, 0).cast(x.dtype)
+    found = apply("scatter_nd", x.moved(axis, 0), at, own, kind=kind, node=origin())
+    return found.moved(0, axis)
 
 
 @aten("index_add")
@@ -302,9 +296,7 @@ def _index_fill(x: Value, dim: int, index: Value, value: Operand) -> Value:
 
 
 @aten("isin.Tensor_Tensor")
-def _is_in(
-    elements: Value, test_elements: Value, assume_unique: bool = False, invert: bool = False
-) -> Value:
+def _is_in(elements: Value, test_elements: Value, invert: bool = False) -> Value:
     x, y = promoted(elements, test_elements)
     row = y.reshape((product(y.shape),))
     same = equal(x.unsqueeze([x.rank]), row)

@@ -24,22 +24,15 @@ def _of_last_axes(
 
 
 @aten("layer_norm")
+@aten("native_layer_norm", several=True)
 def layer_norm(
-    input: Value, normalized_shape: Sequence[Dim], weight: Value | None = None,
-    bias: Value | None = None, eps: float = 1e-05,
-) -> Value:  # fmt: skip
-    """The norm of the last axes."""
-    return _of_last_axes(input, normalized_shape, weight, bias, eps, rms=False)
-
-
-@aten("native_layer_norm")
-def _native_layer_norm(
-    input: Value, normalized_shape: Sequence[Dim], weight: Value | None, bias: Value | None,
-    eps: float,
-) -> Several:  # fmt: skip
-    axes = range(input.rank - len(normalized_shape), input.rank)
-    found = layer_norm(input, normalized_shape, weight, bias, eps)
-    return [found, *_statistics(input.wide(), axes, eps)]
+    x: Value, normalized_shape: Sequence[Dim], weight: Value | None = None,
+    bias: Value | None = None, eps: float = 1e-05, *, several: bool = False,
+) -> Value | Several:  # fmt: skip
+    """The norm of the last axes. `several`: with their statistics."""
+    found = _of_last_axes(x, normalized_shape, weight, bias, eps, rms=False)
+    axes = range(x.rank - len(normalized_shape), x.rank)
+    return [found, *_statistics(x.wide(), axes, eps)] if several else found
 
 
 def _statistics(x: Value, axes: Sequence[int], eps: float) -> list[Value]:
@@ -53,24 +46,16 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "floa
 
 
 @aten("rms_norm")
+@aten("_fused_rms_norm", several=True)
 def rms_norm(
-    input: Value, normalized_shape: Sequence[Dim], weight: Value | None = None,
-    eps: float | None = None,
-) -> Value:  # fmt: skip
-    """The last axes over their root mean square."""
-    eps = _EPSILON[input.dtype.name] if eps is None else eps
-    return _of_last_axes(input, normalized_shape, weight, None, eps, rms=True)
-
-
-@aten("_fused_rms_norm")
-def _fused_rms_norm(
-    input: Value, normalized_shape: Sequence[Dim], weight: Value | None, eps: float | None
-) -> Several:
-    axes = range(input.rank - len(normalized_shape), input.rank)
-    wide = input.wide()
-    epsilon = _EPSILON[input.dtype.name] if eps is None else eps
-    found = rms_norm(input, normalized_shape, weight, eps)
-    return [found, 1 / sqrt((wide * wide).mean(axes) + epsilon)]
+    x: Value, normalized_shape: Sequence[Dim], weight: Value | None = None,
+    eps: float | None = None, *, several: bool = False,
+) -> Value | Several:  # fmt: skip
+    """The last axes over their root mean square. `several`: with one over that."""
+    eps = _EPSILON[x.dtype.name] if eps is None else eps
+    found, wide = _of_last_axes(x, normalized_shape, weight, None, eps, rms=True), x.wide()
+    axes = range(x.rank - len(normalized_shape), x.rank)
+    return [found, 1 / sqrt((wide * wide).mean(axes) + eps)] if several else found
 
 
 def _of_channels(x: Value, parameter: Value) -> Value:
@@ -85,11 +70,10 @@ def _scaled(x: Value, weight: Value | None, bias: Value | None) -> Value:
 
 @aten("group_norm")
 def group_norm(
-    input: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None,
+    x: Value, num_groups: int, weight: Value | None = None, bias: Value | None = None,
     eps: float = 1e-05,
 ) -> Value:  # fmt: skip
     """The norm of groups of channels."""
-    x = input
     shape = (x.shape[0], num_groups, quotient(x.shape[1], num_groups), *x.shape[2:])
     found = normal(x.wide().reshape(shape), range(2, len(shape)), eps)
     return _scaled(found.reshape(x.shape).cast(x.dtype), weight, bias)
@@ -106,53 +90,36 @@ def _native_group_norm(
 
 
 @aten("batch_norm")
+@aten("_native_batch_norm_legit_no_training", training=False, several=True)
+@aten("_native_batch_norm_legit.no_stats", running_mean=None, running_var=None, several=True)
 def batch_norm(
-    input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
-    running_var: Value | None, training: bool, momentum: float, eps: float,
-) -> Value:  # fmt: skip
-    """Channels normalised by given statistics, or, without these, by their own."""
-    x = input
+    x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, training: bool, eps: float, *, several: bool = False,
+) -> Value | Several:  # fmt: skip
+    """Channels normalised by given statistics, or, without these, by their own. `several`: with the
+    latter."""
     if training and running_mean is not None:
         raise unsupported("a batch norm while training; call module.eval()")
     if running_mean is None or running_var is None:
         axes = [a for a in range(x.rank) if a != 1]
-        return _scaled(normal(x.wide(), axes, eps).cast(x.dtype), weight, bias)
+        found = _scaled(normal(x.wide(), axes, eps).cast(x.dtype), weight, bias)
+        own = _statistics(x.wide(), axes, eps) if several else []
+        return [found, *(v.reshape(x.shape[1:2]) for v in own)] if several else found
     mean = _of_channels(x, running_mean)
     factor = 1 / sqrt(_of_channels(x, running_var) + eps)
     if weight is not None:
         factor = _of_channels(x, weight) * factor
-    return _scaled((x - mean) * factor, None, bias)
-
-
-@aten("_native_batch_norm_legit_no_training")
-def _batch_norm_by_statistics(
-    input: Value, weight: Value | None, bias: Value | None, running_mean: Value, running_var: Value,
-    momentum: float, eps: float,
-) -> Several:  # fmt: skip
-    found = batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
-    nothing = input.wide().like(0).broadcast((0,))
-    return [found, nothing, nothing]
-
-
-@aten("_native_batch_norm_legit.no_stats")
-def _batch_norm_by_itself(
-    input: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float,
-    eps: float,
-) -> Several:  # fmt: skip
-    axes = [a for a in range(input.rank) if a != 1]
-    statistics = _statistics(input.wide(), axes, eps)
-    found = batch_norm(input, weight, bias, None, None, True, momentum, eps)
-    return [found, *(v.reshape(input.shape[1:2]) for v in statistics)]
+    found = _scaled((x - mean) * factor, None, bias)
+    return [found, *[x.wide().like(0).broadcast((0,))] * 2] if several else found
 
 
 @aten("instance_norm")
 def _instance_norm(
-    input: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
-    running_var: Value | None, use_input_stats: bool, momentum: float, eps: float,
-) -> Value:  # fmt: skip
+    x: Value, weight: Value | None, bias: Value | None, running_mean: Value | None,
+    running_var: Value | None, use_input_stats: bool, eps: float,
+) -> Value | Several:  # fmt: skip
     if not use_input_stats:
-        return batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)
+        return batch_norm(x, weight, bias, running_mean, running_var, False, eps)
     if running_mean is not None:
         raise unsupported("an instance norm that updates statistics; call module.eval()")
-    found = normal(input.wide(), range(2, input.rank), eps).cast(input.dtype)
-    return _scaled(found, weight, bias)
+    return _scaled(normal(x.wide(), range(2, x.rank), eps).cast(x.dtype), weight, bias)

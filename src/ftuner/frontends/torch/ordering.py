@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ftuner.core.dim import Dim, Shape, product, quotient
+from ftuner.core.dim import Dim, product, quotient
 from ftuner.core.dtype import INT32, INT64, UINT8
 from ftuner.frontends.torch.promotion import Operand, counting, promoted
 from ftuner.frontends.torch.registry import aten
@@ -15,9 +15,7 @@ from ftuner.graph.ir import Value
 
 
 @aten("topk")
-def top_k(
-    x: Value, k: Dim, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Sequence[Value]:
+def top_k(x: Value, k: Dim, dim: int = -1, largest: bool = True) -> Sequence[Value]:
     """The largest or smallest elements along an axis, and their positions."""
     if not x.rank:
         found = top_k(x.reshape((1,)), k, 0, largest)
@@ -28,21 +26,13 @@ def top_k(
 
 
 @aten("sort", "sort.stable")
-def sort(
-    x: Value, dim: int = -1, descending: bool = False, stable: bool | None = None
-) -> Sequence[Value]:
+def sort(x: Value, dim: int = -1, descending: bool = False) -> Sequence[Value]:
     """The elements along an axis in order, and their positions."""
     extent = x.shape[axis_of(dim, x.rank)] if x.rank else 1
     return top_k(x, extent, dim, descending)
 
 
-@aten("argsort", "argsort.stable")
-def _argsort(
-    x: Value, dim: int = -1, descending: bool = False, stable: bool | None = None
-) -> Value:
-    return sort(x, dim, descending)[1]
-
-
+aten("argsort", "argsort.stable")(lambda x, dim=-1, descending=False: sort(x, dim, descending)[1])
 aten("msort")(lambda x: sort(x, 0)[0])
 
 
@@ -97,34 +87,19 @@ def search(
     return before.cast(INT64).reduce("sum", [rank], False).cast(INT32 if out_int32 else INT64)
 
 
-@aten("bucketize.Tensor", "bucketize.Scalar")
-def _bucketize(
-    x: Operand, boundaries: Value, out_int32: bool = False, right: bool = False
-) -> Value:
-    return search(boundaries, x, out_int32, right)
+aten("bucketize.Tensor", "bucketize.Scalar")(
+    lambda x, boundaries, out_int32=False, right=False: search(boundaries, x, out_int32, right)
+)
 
 
-@aten("_unique2")
+@aten("_unique2", "unique_dim")
 def _unique(
-    x: Value, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+    x: Value, dim: int | None = None, return_inverse: bool = False, return_counts: bool = False
 ) -> Sequence[Value | None]:
-    return _unique_along(x, None, x.shape, return_inverse, return_counts)
-
-
-@aten("unique_dim")
-def _unique_dim(
-    x: Value, dim: int, sorted: bool = True, return_inverse: bool = False,
-    return_counts: bool = False,
-) -> Sequence[Value | None]:  # fmt: skip
-    axis = axis_of(dim, x.rank)
-    return _unique_along(x, axis, (x.shape[axis],), True, True)
-
-
-def _unique_along(
-    x: Value, axis: int | None, shape: Shape, inverted: bool, counted: bool
-) -> Sequence[Value | None]:
-    """The different elements, in order, the number of the one that each is, and their counts."""
+    """The different elements, in order, the number of the one that each is, and their counts; those
+    of parts along an axis in any case."""
+    axis = None if dim is None else axis_of(dim, x.rank)
     count = f"{origin().partition(' ')[0]}_count"
     values, _, at, counts = apply_many("unique", counting(x), axis=axis, ordered=True, count=count)
-    inverse = at.reshape(shape) if inverted else None
-    return [values.cast(x.dtype), inverse, counts if counted else None]
+    inverse = at if axis is not None else at.reshape(x.shape) if return_inverse else None
+    return [values.cast(x.dtype), inverse, counts if return_counts or axis is not None else None]

@@ -30,14 +30,8 @@ for _name in (
 ):  # fmt: skip
     assert _name in SCALAR_FUNCTIONS
     aten(_name)(lambda x, op=_name: apply(op, floating(x)))
-
-
-def _logarithm(base: float) -> Callable[[Value], Value]:
-    return lambda x: log(floating(x)) * (1 / math.log(base))
-
-
-aten("log2")(_logarithm(2))
-aten("log10")(_logarithm(10))
+aten("log2")(lambda x: log(floating(x)) * (1 / math.log(2)))
+aten("log10")(lambda x: log(floating(x)) * (1 / math.log(10)))
 aten("rsqrt")(lambda x: 1 / sqrt(floating(x)))
 aten("reciprocal")(lambda x: 1 / floating(x))
 aten("fmod.Tensor", "fmod.Scalar")(lambda x, y: apply("fmod", *promoted(x, y)))
@@ -177,9 +171,10 @@ def subtract(x: Operand, y: Operand, alpha: Number = 1) -> Value:
     return x - (y if alpha == 1 else y * valued(alpha, y.dtype))
 
 
-@aten("rsub.Scalar", "rsub.Tensor")
-def _subtracted(x: Value, y: Operand, alpha: Number = 1) -> Value:
-    return subtract(y, x, alpha)
+aten("rsub.Scalar", "rsub.Tensor")(lambda x, y, alpha=1: subtract(y, x, alpha))
+aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(
+    lambda x, y: Value.__mod__(*promoted(x, y))
+)
 
 
 @aten("mul.Tensor", "mul.Scalar", "prims::mul")
@@ -214,12 +209,6 @@ def floor_quotient(x: Value, y: Value) -> Value:
     )
     below = floor(quotient)
     return where(equal(y, 0), x / y, where(quotient - below > 0.5, below + 1, below))
-
-
-@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def _remainder(x: Operand, y: Operand) -> Value:
-    x, y = promoted(x, y)
-    return x % y
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -339,74 +328,53 @@ def _between(x: Value, end: Value, weight: Operand) -> Value:
     return where(near, x + weight * distance, end - distance * (1 - weight))
 
 
-@aten("addcmul")
-def _add_product(x: Value, y: Value, z: Value, value: Number = 1) -> Value:
+@aten("addcmul", op="multiply")
+@aten("addcdiv", op="divide")
+def _add_to(x: Value, y: Value, z: Value, value: Number = 1, *, op: str) -> Value:
     x, y, z = promoted(x, y, z)
-    return x + (y * z if value == 1 else y * z * valued(value, x.dtype))
-
-
-@aten("addcdiv")
-def _add_quotient(x: Value, y: Value, z: Value, value: Number = 1) -> Value:
-    x, y, z = promoted(x, y, z)
-    return x + (y / z if value == 1 else y / z * valued(value, x.dtype))
+    found = apply(op, y, z)
+    return x + (found if value == 1 else found * valued(value, x.dtype))
 
 
 # Comparisons and logic.
-
-
-def _comparison(compare: Callable[[Value, Value], Value]) -> Callable[[Operand, Operand], Value]:
-    def row(x: Operand, y: Operand) -> Value:
-        return compare(*map(counting, promoted(x, y)))
-
-    return row
 
 
 for _op, _compare in {
     "eq": equal, "ne": lambda x, y: ~equal(x, y), "lt": Value.__lt__, "gt": Value.__gt__,
     "le": Value.__le__, "ge": Value.__ge__,
 }.items():  # fmt: skip
-    aten(f"{_op}.Tensor", f"{_op}.Scalar")(_comparison(_compare))
-for _op in ("and", "or", "xor"):
-    aten(f"logical_{_op}")(lambda x, y, op=f"logical_{_op}": apply(op, *(truth(v) for v in (x, y))))
+    aten(f"{_op}.Tensor", f"{_op}.Scalar")(
+        lambda x, y, compare=_compare: compare(*map(counting, promoted(x, y)))
+    )
 
 
-@aten("bitwise_and.Tensor", "bitwise_and.Scalar", "bitwise_and.Scalar_Tensor", op="and")
-@aten("bitwise_or.Tensor", "bitwise_or.Scalar", "bitwise_or.Scalar_Tensor", op="or")
-@aten("bitwise_xor.Tensor", "bitwise_xor.Scalar", "bitwise_xor.Scalar_Tensor", op="xor")
-@aten("__and__.Tensor", "__and__.Scalar", op="and")
-@aten("__or__.Tensor", "__or__.Scalar", op="or")
-@aten("__xor__.Tensor", "__xor__.Scalar", op="xor")
 def _bitwise(x: Operand, y: Operand, *, op: str) -> Value:
     x, y = promoted(x, y)
     return apply(f"{'logical' if x.dtype == BOOL else 'bitwise'}_{op}", x, y)
 
 
-@aten("bitwise_left_shift.Tensor", "bitwise_left_shift.Tensor_Scalar", op="left")
-@aten("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", op="right")
-@aten("__lshift__.Tensor", "__lshift__.Scalar", op="left")
-@aten("__rshift__.Tensor", "__rshift__.Scalar", op="right")
-def _shifted(x: Operand, y: Operand, *, op: str) -> Value:
-    return apply(f"shift_{op}", *promoted(x, y))
-
-
-@aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(condition: Value, x: Operand, y: Operand) -> Value:
-    return where(truth(condition), *promoted(x, y))
-
-
-@aten("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(x: Value, mask: Value, value: Operand) -> Value:
-    return where(truth(mask), valued(value, x.dtype), x)
+for _op in ("and", "or", "xor"):
+    aten(f"logical_{_op}")(lambda x, y, op=f"logical_{_op}": apply(op, *(truth(v) for v in (x, y))))
+    for _form in ("bitwise_{}.Tensor", "bitwise_{}.Scalar", "bitwise_{}.Scalar_Tensor",
+                  "__{}__.Tensor", "__{}__.Scalar"):  # fmt: skip
+        aten(_form.format(_op), op=_op)(_bitwise)
+for _op in ("left", "right"):
+    for _form in (f"bitwise_{_op}_shift.Tensor", f"bitwise_{_op}_shift.Tensor_Scalar",
+                  f"__{_op[0]}shift__.Tensor", f"__{_op[0]}shift__.Scalar"):  # fmt: skip
+        aten(_form)(lambda x, y, op=f"shift_{_op}": apply(op, *promoted(x, y)))
+aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")(
+    lambda condition, x, y: where(truth(condition), *promoted(x, y))
+)
+aten("masked_fill.Scalar", "masked_fill.Tensor")(
+    lambda x, mask, value: where(truth(mask), valued(value, x.dtype), x)
+)
 
 
 # Conversions.
 
-
-@aten("_to_copy", "to.dtype", "to.dtype_layout", "to.device", "prims::convert_element_type")
-def _converted(x: Value, dtype: DType | None = None) -> Value:
-    return x if dtype is None else x.cast_explicitly(dtype)
-
-
+aten("_to_copy", "to.dtype", "to.dtype_layout", "to.device", "prims::convert_element_type")(
+    lambda x, dtype=None: x if dtype is None else x.cast_explicitly(dtype)
+)
 aten("type_as", "to.other")(lambda x, other: x.cast_explicitly(other.dtype))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import INT64, DType
@@ -35,25 +35,18 @@ def _outer(x: Value, y: Value) -> Value:
     return multiply(x.unsqueeze([1]), y.unsqueeze([0]))
 
 
-@aten("addmm", "baddbmm", "addmv")
-def _added(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
-    found = _scaled(x @ y, alpha)
-    return found if beta == 0 else _scaled(c, beta) + found
-
-
 def _scaled(x: Value, factor: Number) -> Value:
     return x if factor == 1 else multiply(x, valued(factor, x.dtype))
 
 
-@aten("addbmm")
-def _added_batch(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
-    found = _scaled((x @ y).reduce("sum", [0], False), alpha)
-    return found if beta == 0 else _scaled(c, beta) + found
-
-
-@aten("addr")
-def _added_outer(c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1) -> Value:
-    found = _scaled(_outer(x, y), alpha)
+@aten("addmm", "baddbmm", "addmv", multiplied=Value.__matmul__)
+@aten("addbmm", multiplied=lambda x, y: (x @ y).reduce("sum", [0], False))
+@aten("addr", multiplied=_outer)
+def _added(
+    c: Value, x: Value, y: Value, beta: Number = 1, alpha: Number = 1, *,
+    multiplied: Callable[[Value, Value], Value],
+) -> Value:  # fmt: skip
+    found = _scaled(multiplied(x, y), alpha)
     return found if beta == 0 else add(_scaled(c, beta), found)
 
 
@@ -75,7 +68,7 @@ def _grouped(
 
 
 @aten("einsum")
-def _einsum(equation: str, tensors: Sequence[Value], path: Sequence[int] | None = None) -> Value:
+def _einsum(equation: str, tensors: Sequence[Value]) -> Value:
     if any(x.dtype.kind != "float" for x in tensors):
         raise unsupported("an einsum of integers, which torch sums in one of two dtypes")
     return einsum(equation, tensors)
@@ -94,7 +87,7 @@ def _bilinear(input1: Value, input2: Value, weight: Value, bias: Value | None = 
 
 
 @aten("cdist", "_cdist_forward")
-def _distances(x1: Value, x2: Value, p: float = 2, compute_mode: int | None = None) -> Value:
+def _distances(x1: Value, x2: Value, p: float = 2) -> Value:
     """Of each row of x1 to each row of x2, from their differences."""
     apart = abs(x1.unsqueeze([x1.rank - 1]) - x2.unsqueeze([x2.rank - 2]))
     last = [apart.rank - 1]

@@ -14,7 +14,10 @@ from ftuner.graph.compositions.transposed import Blocks, summed_blocks
 from ftuner.graph.ir import Value
 
 
-def _padded(x: Value, pad: Sequence[Dim], mode: str, value: Number | None = None) -> Value:
+@aten("constant_pad_nd")
+def _padded(
+    x: Value, pad: Sequence[Dim], value: Number | None = 0, *, mode: str = "constant"
+) -> Value:
     """x padded by pairs of widths, those of the last axis first."""
     before: list[Dim] = [0] * x.rank
     after: list[Dim] = [0] * x.rank
@@ -26,16 +29,11 @@ def _padded(x: Value, pad: Sequence[Dim], mode: str, value: Number | None = None
     return apply("pad", x, *fill, before=tuple(before), after=tuple(after), mode=mode)
 
 
-@aten("constant_pad_nd")
-def _constant_pad(x: Value, pad: Sequence[Dim], value: Number = 0) -> Value:
-    return _padded(x, pad, "constant", value)
-
-
 @aten("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", mode="reflect")
 @aten("replication_pad1d", "replication_pad2d", "replication_pad3d", mode="edge")
 @aten("_pad_circular", mode="wrap")
 def _repeating_pad(x: Value, padding: Sequence[Dim], *, mode: str) -> Value:
-    return _padded(x, padding, mode)
+    return _padded(x, padding, mode=mode)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -43,7 +41,7 @@ _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "ci
 
 @aten("pad")
 def _pad(x: Value, pad: Sequence[Dim], mode: str = "constant", value: float | None = None) -> Value:
-    return _padded(x, pad, _MODES[mode], value)
+    return _padded(x, pad, value, mode=_MODES[mode])
 
 
 @aten("pixel_shuffle")

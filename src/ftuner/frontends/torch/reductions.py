@@ -7,30 +7,25 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import maximum, product
 from ftuner.core.dtype import BOOL, INT64, UINT8, DType
-from ftuner.frontends.torch.promotion import counting, floating, summed, truth
+from ftuner.frontends.torch.promotion import counting, floating, promoted, summed, truth
 from ftuner.frontends.torch.registry import aten
-from ftuner.frontends.torch.views import axes_of, axis_of, diagonal, joined
+from ftuner.frontends.torch.views import axes_of, axis_of, diagonal
 from ftuner.graph.algebra import apply, concat, counted, equal, exp, isinf, isnan, log, sqrt, where
-from ftuner.graph.checks import malformed, require
+from ftuner.graph.checks import require
 from ftuner.graph.ir import Value
 
 Axes = int | Sequence[int] | None
 
 
 @aten("sum", "sum.dim_IntList")
-def total(x: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
-    """The sum along axes; of integers in int64."""
+@aten("prod", "prod.dim_int", kind="product")
+def total(
+    x: Value, dim: Axes = None, keepdim: bool = False, dtype: DType | None = None, *,
+    kind: str = "sum",
+) -> Value:  # fmt: skip
+    """The sum or product along axes; of integers in int64."""
     wide = summed(x, dtype)
-    found = wide.wide().reduce("sum", axes_of(dim, x.rank), keepdim)
-    return found.cast(wide.dtype)
-
-
-@aten("prod", "prod.dim_int")
-def _product(
-    x: Value, dim: int | None = None, keepdim: bool = False, dtype: DType | None = None
-) -> Value:
-    wide = summed(x, dtype)
-    return wide.wide().reduce("product", axes_of(dim, x.rank), keepdim).cast(wide.dtype)
+    return wide.wide().reduce(kind, axes_of(dim, x.rank), keepdim).cast(wide.dtype)
 
 
 @aten("mean", "mean.dim")
@@ -132,12 +127,11 @@ def vector_norm(
     return found.cast(x.dtype)
 
 
-@aten("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim_dtype")
-def _norm(
-    x: Value, p: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False,
-    dtype: DType | None = None,
-) -> Value:  # fmt: skip
-    return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
+aten("norm.Scalar", "norm.ScalarOpt_dim", "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim_dtype")(
+    lambda x, p=2, dim=None, keepdim=False, dtype=None: vector_norm(
+        x, 2 if p is None else p, dim, keepdim, dtype
+    )
+)
 
 
 @aten("_weight_norm")
@@ -167,9 +161,10 @@ def _known_total(
     return total(where(isnan(x), 0, x) if x.dtype.kind == "float" else x, dim, keepdim, dtype)
 
 
-@aten("count_nonzero", "count_nonzero.dim_IntList")
-def _count(x: Value, dim: Axes = None) -> Value:
-    return truth(x).cast(INT64).reduce("sum", axes_of(dim, x.rank), False)
+aten("count_nonzero", "count_nonzero.dim_IntList")(
+    lambda x, dim=None: truth(x).cast(INT64).reduce("sum", axes_of(dim, x.rank), False)
+)
+aten("trace")(lambda x: total(diagonal(x)))
 
 
 @aten("cumsum", op="cumulative_sum")
@@ -189,16 +184,9 @@ def _differences(
     """Each element along an axis minus the one before it."""
     axis = axis_of(dim, x.rank)
     if n:
-        x = concat(joined([y for y in (prepend, x, append) if y is not None]), axis)
+        x = concat(promoted(*(y for y in (prepend, x, append) if y is not None)), axis)
     for _ in range(n):
         count = maximum(x.shape[axis] - 1, 0)
         later, earlier = x.slice(axis, x.shape[axis] - count, count), x.slice(axis, 0, count)
         x = ~equal(later, earlier) if x.dtype == BOOL else later - earlier
     return x
-
-
-@aten("trace")
-def _trace(x: Value) -> Value:
-    if x.rank != 2:
-        raise malformed(f"the trace of {x.type}")
-    return total(diagonal(x))

@@ -28,9 +28,11 @@ ATEN: dict[str, Row] = {}
 namespaces have it before them: `torchvision::nms.default`."""
 MEANINGLESS = frozenset({
     "device", "layout", "pin_memory", "memory_format", "non_blocking", "copy", "implicit",
-    "sparse_grad", "cudnn_enable", "cudnn_enabled",
+    "sparse_grad", "cudnn_enable", "cudnn_enabled", "scale_grad_by_freq", "sparse", "momentum",
+    "generator", "compute_mode", "path", "assume_unique", "stable", "sorted",
 })  # fmt: skip
-"""Arguments that say where and how a tensor is stored, or how it is computed."""
+"""Arguments that say where and how a tensor is stored, or how it is computed, that concern training
+alone, and that allow more results than ours, such as those in any order."""
 F = TypeVar("F", bound=Row)
 
 

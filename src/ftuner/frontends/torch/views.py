@@ -32,11 +32,16 @@ def axes_of(dim: int | Sequence[int] | None, rank: int, none: bool = False) -> t
 @aten("view", "reshape", "_unsafe_view")
 def view(x: Value, size: Sequence[Dim]) -> Value:
     """x in another shape, of which one extent may be -1."""
-    given = list(size)
-    if -1 in given:
-        rest = product(n for n in given if n != -1)
-        given[given.index(-1)] = 0 if rest == 0 else quotient(product(x.shape), rest)
-    return x.reshape(tuple(given))
+    return x.reshape(_filled(size, product(x.shape)))
+
+
+def _filled(size: Sequence[Dim], elements: Dim) -> tuple[Dim, ...]:
+    """A shape of so many elements, of which one extent may be -1."""
+    if -1 not in size:
+        return tuple(size)
+    rest = product(n for n in size if n != -1)
+    missing = 0 if rest == 0 else quotient(elements, rest)
+    return tuple(missing if n == -1 else n for n in size)
 
 
 aten("view_as", "reshape_as")(lambda x, other: x.reshape(other.shape))
@@ -83,11 +88,7 @@ def _flatten(x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
 @aten("unflatten.int")
 def _unflatten(x: Value, dim: int, sizes: Sequence[Dim]) -> Value:
     axis = axis_of(dim, x.rank)
-    sizes = list(sizes)
-    if -1 in sizes:
-        rest = product(n for n in sizes if n != -1)
-        sizes[sizes.index(-1)] = quotient(x.shape[axis], rest)
-    return x.reshape((*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
+    return x.reshape((*x.shape[:axis], *_filled(sizes, x.shape[axis]), *x.shape[axis + 1 :]))
 
 
 @aten("expand", "broadcast_to")
@@ -101,15 +102,11 @@ def _expand(x: Value, size: Sequence[Dim]) -> Value:
 aten("expand_as")(lambda x, other: x.broadcast(other.shape))
 
 
-@aten(
+aten(
     "clone", "contiguous", "detach", "alias", "lift_fresh_copy", "lift_fresh", "positive",
     "resolve_conj", "resolve_neg", "conj", "_conj", "conj_physical", "_conj_physical", "real",
     "lift", "detach_",
-)  # fmt: skip
-def _same(x: Value) -> Value:
-    return x
-
-
+)(lambda x: x)  # fmt: skip
 aten("copy")(lambda x, src: src.cast(x.dtype).broadcast(x.shape))
 
 
@@ -235,11 +232,9 @@ def _written(x: Value, src: Value, axis: int, first: Dim, count: Dim, step: int)
         end = first + count
         before, after = x.slice(axis, 0, first), x.slice(axis, end, extent - end)
         return concat([before, src, after], axis)
-    moved = x.transpose((axis, *(a for a in range(x.rank) if a != axis)))
-    own = src.transpose((axis, *(a for a in range(x.rank) if a != axis)))
+    moved, own = x.moved(axis, 0), src.moved(axis, 0)
     at = (iota(count) * step + first).unsqueeze([1])
-    found = apply("scatter_nd", moved, at, own, kind="none", node="")
-    return found.transpose([*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+    return apply("scatter_nd", moved, at, own, kind="none", node="").moved(0, axis)
 
 
 @aten("unfold")
@@ -250,8 +245,7 @@ def _unfold(x: Value, dimension: int, size: int, step: int) -> Value:
     axis = axis_of(dimension, x.rank)
     count = quotient(x.shape[axis] - size, step) + 1
     at = iota(count, 0, 2) * step + iota(size, 1, 2)
-    found = gather(x, at, axis)
-    return found.transpose([a for a in range(found.rank) if a != axis + 1] + [axis + 1])
+    return gather(x, at, axis).moved(axis + 1, x.rank)
 
 
 # Joining, repeating, turning.
@@ -260,20 +254,15 @@ def _unfold(x: Value, dimension: int, size: int, step: int) -> Value:
 @aten("cat", "concat", "concatenate")
 def _concatenated(tensors: Sequence[Value], dim: int = 0) -> Value:
     """Tensors of one axis without elements count as nothing."""
-    from_all = joined(tensors)
+    from_all = promoted(*tensors)
     some = [x for x in from_all if x.shape != (0,)] or from_all[:1]
     return concat(some, axis_of(dim, some[0].rank))
-
-
-def joined(tensors: Sequence[Value]) -> list[Value]:
-    """Tensors in the dtype that they have together."""
-    return promoted(*tensors)
 
 
 @aten("stack")
 def _stack(tensors: Sequence[Value], dim: int = 0) -> Value:
     axis = axis_of(dim, tensors[0].rank + 1)
-    return concat([x.unsqueeze([axis]) for x in joined(tensors)], axis)
+    return concat([x.unsqueeze([axis]) for x in promoted(*tensors)], axis)
 
 
 @aten("repeat", "tile")

@@ -20,12 +20,12 @@ FARTHEST = 1 << 40
 
 def channels_last(x: Value) -> Value:
     """The channels (second axis) last."""
-    return x.transpose((0, *range(2, x.rank), 1))
+    return x.moved(1, x.rank - 1)
 
 
 def channels_first(x: Value) -> Value:
     """The channels (last axis) second."""
-    return x.transpose((0, x.rank - 1, *range(1, x.rank - 1)))
+    return x.moved(x.rank - 1, 1)
 
 
 @dataclass(frozen=True)

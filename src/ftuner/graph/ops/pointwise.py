@@ -163,6 +163,11 @@ def broadcast_index(writer: Writer, shape: Shape, result: Shape, index: Index) -
     return found
 
 
+def is_pointwise(op: str) -> bool:
+    """Whether an element of the result of an operator is a function of elements of the operands."""
+    return op in SCALAR_FUNCTIONS or op in ("where", "cast", "bit_cast")
+
+
 def _applied(function: str) -> Define:
     """The definition that applies a scalar function to elements."""
 

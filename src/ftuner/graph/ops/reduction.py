@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Shape, product
-from ftuner.core.dtype import FLOAT32, INT64, UINT8, UINT32
+from ftuner.core.dtype import FLOAT32, INT64, TENSOR_DTYPES, UINT8, UINT32
+from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Stage, Store
 from ftuner.core.references import product_of_floats
 from ftuner.errors import GraphError, ShapeError
@@ -58,21 +59,19 @@ def _infer_reduce(types: Types, attributes: Attributes, require: Require) -> tup
 
 
 def _define_reduce(types: Types, attributes: Attributes, results: Types) -> Nest:
-    axes = attributes["axes"]
+    """The definition of `reduce`, and of `arg_reduce`, which has one axis."""
+    axes = attributes["axes"] if "axes" in attributes else (attributes["axis"],)
     kept, reduced = _split(types[0].shape, axes)
     return reduction(
         types, kept, reduced, attributes["kind"],
-        lambda w, k, r: w.load(0, _whole(types[0].rank, axes, k, r)),
+        lambda w, k, r: w.load(0, _whole(types[0].rank, axes, k, r)), attributes.get("last", False),
     )  # fmt: skip
 
 
 def _reference_reduce(x: Any, kind: str, axes: tuple[int, ...]) -> Any:
     if kind in ("maximum", "minimum") and not all(x.shape[a] for a in axes):
         # NumPy needs the neutral element for an empty axis.
-        info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-        worst = (-np.inf if kind == "maximum" else np.inf) if x.dtype.kind == "f" else (
-            info.min if kind == "maximum" else info.max)  # fmt: skip
-        return KINDS[kind](x, axis=axes, initial=worst)
+        return KINDS[kind](x, axis=axes, initial=neutral(kind, TENSOR_DTYPES[x.dtype.name]))
     if kind == "product" and x.dtype.kind == "f":
         return product_of_floats(x, axes)
     return KINDS[kind](x, axis=axes) if axes else x
@@ -86,15 +85,6 @@ def _infer_arg(types: Types, attributes: Attributes, require: Require) -> tuple[
     kept, (extent,) = _split(x.shape, (axis,))
     expect_elements(require, kept, extent, f"{kind} of {x} along axis {axis}: there is no element")
     return (TensorType(INT64, kept),)
-
-
-def _define_arg(types: Types, attributes: Attributes, results: Types) -> Nest:
-    axes = (attributes["axis"],)
-    kept, reduced = _split(types[0].shape, axes)
-    return reduction(
-        types, kept, reduced, attributes["kind"],
-        lambda w, k, r: w.load(0, _whole(types[0].rank, axes, k, r)), attributes["last"],
-    )  # fmt: skip
 
 
 def _reference_arg(x: Any, kind: str, axis: int, last: bool) -> Any:
@@ -267,7 +257,7 @@ REDUCTIONS = (
     Operator(
         "reduce", _infer_reduce, _reference_reduce, _define_reduce, numerics=Numerics.REDUCTION
     ),
-    Operator("arg_reduce", _infer_arg, _reference_arg, _define_arg),
+    Operator("arg_reduce", _infer_arg, _reference_arg, _define_reduce),
     Operator(
         "softmax",
         _infer_softmax,

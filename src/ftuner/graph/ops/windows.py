@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.dim import Shape, least_value, product, row_major_strides
-from ftuner.core.dtype import FLOAT32, INT8X4, INT64, UINT8
+from ftuner.core.dtype import FLOAT32, INT8X4, INT64, TENSOR_DTYPES, UINT8
 from ftuner.core.functions import neutral
 from ftuner.core.index_expr import Index, Nest, Writer
 from ftuner.errors import GraphError, ShapeError
@@ -234,11 +234,7 @@ def _digits(writer: Writer, number: int, shape: Shape) -> list[int]:
 def _reference_reduce(
     x: Any, kind: str, kernel: Ints, strides: Ints, dilations: Ints, begin: Ints, extents: Ints
 ) -> Any:
-    info = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
-    infinity = np.inf if x.dtype.kind == "f" else None
-    least = info.min if infinity is None else -infinity
-    fill = {"sum": 0, "maximum": least, ARGMAX: least,
-            "minimum": info.max if infinity is None else infinity}[kind]  # fmt: skip
+    fill = neutral("maximum" if kind == ARGMAX else kind, TENSOR_DTYPES[x.dtype.name])
     rank = len(kernel)
     windows = _windows(x, kernel, fill, strides, dilations, begin, extents)
     if kind == ARGMAX:

@@ -16,13 +16,8 @@ from ftuner.core.dim import product
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.algebra import constant
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.passes.channels_last import (
-    Moving,
-    is_pointwise,
-    is_to_channels_first,
-    is_to_channels_last,
-    to_channels_first,
-)
+from ftuner.graph.ops.pointwise import is_pointwise
+from ftuner.graph.passes import channels_last
 from ftuner.graph.passes.permuted_axes import RULES, equal_runs, inverse
 from ftuner.graph.rewrite.surroundings import Surroundings
 
@@ -48,14 +43,16 @@ def _is_between(node: Node, around: Surroundings) -> bool:
     positions = product(x.shape[1:-1])
     if isinstance(positions, int) and positions < LEAST_POSITIONS:
         return False
-    return is_to_channels_last(before.attributes["perm"]) and _is_turned(node.output, around)
+    return channels_last.is_to_channels_last(before.attributes["perm"]) and _is_turned(
+        node.output, around
+    )
 
 
 def _is_turned(value: Value, around: Surroundings) -> bool:
     """Whether what can be moved, then a transposition to channels first, alone reads a value."""
     while (node := around.only_consumer(value)) is not None:
         if node.op == "transpose":
-            if is_to_channels_first(node.attributes["perm"]):
+            if channels_last.is_to_channels_first(node.attributes["perm"]):
                 return True
         elif is_pointwise(node.op):
             # Other whole operands would have to be transposed.
@@ -67,7 +64,7 @@ def _is_turned(value: Value, around: Surroundings) -> bool:
     return False
 
 
-class _Turning(Moving):
+class _Turning(channels_last.Moving):
     """Moves the transpositions of some products alone."""
 
     def __init__(self, graph: Graph, around: Surroundings, products: Collection[Node]) -> None:
@@ -87,7 +84,7 @@ class _Turning(Moving):
         lines = picture.reshape((images, channels, product(extents)))
         weight = constant(np.ascontiguousarray(w.constant.T), w.dtype)
         found = (weight @ lines).reshape((images, w.shape[1], *extents))
-        self._await(node.output, found, inverse(to_channels_first(found.rank)))
+        self._await(node.output, found, inverse(channels_last.to_channels_first(found.rank)))
 
     def _unary(self, node: Node, inputs: Sequence[Value]) -> bool:
         """Phases are merged with positions in one copy, which has channels first."""
@@ -98,7 +95,7 @@ class _Turning(Moving):
         if runs is None or any(len(after) != 1 for _, after in runs):
             return super()._unary(node, inputs)
         base, permutation = self._waiting[inputs[0]]
-        to_first, shape = to_channels_first(node.output.rank), node.output.shape
+        to_first, shape = channels_last.to_channels_first(node.output.rank), node.output.shape
         order = [permutation[axis] for number in to_first for axis in runs[number][0]]
         found = base.transpose(order).reshape(tuple(shape[axis] for axis in to_first))
         self._await(node.output, found, inverse(to_first))

@@ -17,10 +17,10 @@ import numpy as np
 
 from ftuner.core.dim import Shape, minimum, product
 from ftuner.core.dtype import DType
-from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
 from ftuner.graph.algebra import apply, concat, constant, zero_padded
 from ftuner.graph.ir import Graph, Node, Value, writing_to
+from ftuner.graph.ops.pointwise import is_pointwise
 from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.passes.permuted_axes import RULES, Permutation, inverse
 from ftuner.graph.rewrite.rule import Rewriting, Rule, rule
@@ -235,10 +235,6 @@ def is_to_channels_first(permutation: Permutation) -> bool:
 def is_to_channels_last(permutation: Permutation) -> bool:
     rank = len(permutation)
     return rank > 2 and permutation == inverse(to_channels_first(rank))
-
-
-def is_pointwise(op: str) -> bool:
-    return op in SCALAR_FUNCTIONS or op in ("where", "cast", "bit_cast")
 
 
 def _is_reshape(shape: Shape, rank: int, permutation: Permutation) -> bool:

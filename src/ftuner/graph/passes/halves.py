@@ -80,7 +80,11 @@ def half_weights(dtypes: Sequence[DType]) -> Rule:
     """The rule that keeps float32 weights whose elements are all numbers of one of `dtypes`."""
 
     def half(around: Surroundings, value: Value) -> Value | None:
-        return _half(value, dtypes)
+        array = value.constant
+        if array is None or value.dtype != FLOAT32 or array.ndim != 2:
+            return None
+        fits = (d for d in dtypes if array.size >= LEAST_ELEMENTS and exactly_half(array, d))
+        return next((named_constant(f"{value.name}_{d}", d, array) for d in fits), None)
 
     @rule("matmul")
     def half_weight(node: Node, around: Surroundings) -> Value | None:
@@ -90,16 +94,6 @@ def half_weights(dtypes: Sequence[DType]) -> Rule:
         return None if kept is None else apply("narrow_matmul", x, kept)
 
     return half_weight
-
-
-def _half(value: Value, dtypes: Sequence[DType]) -> Value | None:
-    array = value.constant
-    if array is None or value.dtype != FLOAT32 or array.ndim != 2 or array.size < LEAST_ELEMENTS:
-        return None
-    for dtype in dtypes:
-        if exactly_half(array, dtype):
-            return named_constant(f"{value.name}_{dtype}", dtype, array)
-    return None
 
 
 def join_halves(graph: Graph) -> Graph:

@@ -12,15 +12,14 @@ import numpy as np
 
 from ftuner.core.dtype import INT8, UINT8
 from ftuner.core.expr import is_expensive
-from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Array, Graph, Node, TensorType, Value, building, writing_to
 from ftuner.graph.operator import reference_results
 from ftuner.graph.operators import OPERATORS
+from ftuner.graph.ops.pointwise import is_pointwise
 from ftuner.graph.rewrite.rule import Rewriting
 
 BYTES = (INT8, UINT8)
-CONVERSIONS = ("cast", "bit_cast", "where")
 MOST_ROUNDINGS = 1
 """Roundings of a chain that is not a table without a function that is expensive. Derived: a look-up
 takes about as many instructions as one."""
@@ -48,7 +47,7 @@ def level_tables(graph: Graph) -> Graph:
 def _root(node: Node, roots: Mapping[Value, Value]) -> Value | None:
     """Returns the one tensor that the result of a node is a function of, element by element, if
     there is one."""
-    if node.op not in SCALAR_FUNCTIONS and node.op not in CONVERSIONS:
+    if not is_pointwise(node.op):
         return None
     tensors = [v for v in node.inputs if v.constant is None or v.constant.size != 1]
     found = {roots.get(v, v if v.dtype in BYTES else None) for v in tensors}

@@ -12,37 +12,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.algebra import apply
-from ftuner.graph.ir import Graph, Node, Value, writing_to
-from ftuner.graph.ops.pointwise import broadcast_shape
-from ftuner.graph.rewrite.rule import Rewriting
+from ftuner.graph.ir import Node, Value
+from ftuner.graph.ops.pointwise import broadcast_shape, is_pointwise
+from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, agreed
 
 MAX_DEPTH = 24
 """Most nodes between a merge and a split. In DeBERTa there are seven."""
 
 
-def undo_merged_axes(graph: Graph) -> Graph:
+@rule("reshape")
+def undo_merged_axes(node: Node, around: Surroundings) -> Value | None:
     """Replace the reshape that splits batch axes by the nodes before it on axes that are not
     merged, if all that they read was merged for them, is repeated along the axes, or has one
     element along them."""
-    around, new = Surroundings(graph), Rewriting(graph)
-    known: dict[tuple[Value, Shape], Value] = {}
-    with writing_to(new):
-        for node in graph.nodes:
-            if node.op != "reshape":
-                continue
-            x, shape = node.inputs[0], node.output.shape
-            if x.rank < 3 or len(shape) <= x.rank or x.shape[-2:] != shape[-2:]:
-                continue
-            source, new.name = around.producer_of(x), node.output.name
-            if source is None or source.op in _ENDS or parts_of(x.shape[:-2], shape[:-2]) is None:
-                continue
-            found = _Split(around, x.shape[:-2], shape[:-2], known).value(x, MAX_DEPTH)
-            if found is not None and found.shape == shape:
-                new.same[node.output] = found
-    return new.rewritten()
+    x, shape = node.inputs[0], node.output.shape
+    if x.rank < 3 or len(shape) <= x.rank or x.shape[-2:] != shape[-2:]:
+        return None
+    source = around.producer_of(x)
+    if source is None or source.op in _ENDS or parts_of(x.shape[:-2], shape[:-2]) is None:
+        return None
+    return _Split(around, x.shape[:-2], shape[:-2]).value(x, MAX_DEPTH)
 
 
 @dataclass
@@ -52,21 +43,13 @@ class _Split:
     around: Surroundings
     batch: Shape
     finer: Shape
-    known: dict[tuple[Value, Shape], Value]
-    """What has been split so far."""
 
     def value(self, value: Value, depth: int) -> Value | None:
         """A tensor that broadcasts as the value does, on split axes."""
         shape = view_shape(value.shape, self.batch, self.finer)
         if shape is None or shape == value.shape:
             return value if shape is not None else None
-        key = value, self.finer
-        if key not in self.known:
-            found = self._made(value, shape, depth)
-            if found is None:
-                return None
-            self.known[key] = found
-        return self.known[key]
+        return self._made(value, shape, depth)
 
     def _made(self, value: Value, shape: Shape, depth: int) -> Value | None:
         node = self.around.producer_of(value)
@@ -76,7 +59,7 @@ class _Split:
             return None
         if node.op in _ENDS:
             return _ENDS[node.op](self, node, shape)
-        rule = _RULES.get(node.op, _pointwise if _is_pointwise(node.op) else None)
+        rule = _RULES.get(node.op, _pointwise if is_pointwise(node.op) else None)
         if rule is None or self.around.only_consumer(value) is None:
             return None
         operands = [self.value(x, depth - 1) for x in node.inputs]
@@ -87,10 +70,6 @@ class _Split:
     def whole(self, value: Value) -> Value:
         """The value with all elements along its batch axes."""
         return value.broadcast((*self.finer, *value.shape[-2:]))
-
-
-def _is_pointwise(op: str) -> bool:
-    return op in SCALAR_FUNCTIONS or op in ("where", "cast")
 
 
 # What moves: the result of a node on split operands; None if it does not move.

@@ -6,6 +6,7 @@ An activation is such a product: of x, of a gate, which is a function of x, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile, zip_longest
 
 from ftuner.core.dtype import DType
 from ftuner.graph.ir import Node, Value
@@ -51,12 +52,6 @@ def gated(around: Surroundings, gate: Value) -> Iterator[tuple[Node, Value, floa
                 yield node, x, number * factor
 
 
-def polynomial(around: Surroundings, value: Value, x: Value) -> tuple[float, ...] | None:
-    """The coefficients of a value as a polynomial in x, lowest degree first; None if it is no such
-    polynomial or its degree is too high."""
-    return _polynomial(around, value, x, MAX_DEPTH)
-
-
 def is_near(found: Sequence[float] | None, wanted: Sequence[float], dtype: DType) -> bool:
     """Whether coefficients equal the wanted ones as `near` compares them; zeros must be exact."""
     if found is None or len(found) != len(wanted):
@@ -64,39 +59,32 @@ def is_near(found: Sequence[float] | None, wanted: Sequence[float], dtype: DType
     return all(near(number, meant, dtype) for number, meant in zip(found, wanted, strict=True))
 
 
-def _polynomial(
-    around: Surroundings, value: Value, x: Value, depth: int
+def polynomial(
+    around: Surroundings, value: Value, x: Value, depth: int = MAX_DEPTH
 ) -> tuple[float, ...] | None:
+    """The coefficients of a value as a polynomial in x, lowest degree first; None if it is no such
+    polynomial of at most `depth` nodes, or its degree is too high."""
     if value is x:
         return (0.0, 1.0)
     number = scalar(value)
     if number is not None:
         return (number,)
     node = around.producer_of(value)
-    if node is None or value.type != x.type or not depth:
+    if node is None or value.type != x.type or not depth or node.op not in ARITHMETIC:
         return None
-    if node.op not in ARITHMETIC:
-        return None
-    parts = []
-    for operand in node.inputs:
-        part = _polynomial(around, operand, x, depth - 1)
-        if part is None:
-            return None
-        parts.append(part)
-    return combined(node.op, parts)
+    found = (polynomial(around, operand, x, depth - 1) for operand in node.inputs)
+    parts = [part for part in takewhile(bool, found) if part]
+    return combined(node.op, parts) if len(parts) == len(node.inputs) else None
 
 
 def combined(op: str, parts: Sequence[tuple[float, ...]]) -> tuple[float, ...] | None:
     """The result of an operator of `ARITHMETIC` on polynomials."""
-    p = parts[0]
+    p, q = parts[0], parts[-1]
     if op == "negative":
         return tuple(-a for a in p)
-    q = parts[1]
     if op in ("add", "subtract"):
         sign = 1.0 if op == "add" else -1.0
-        longest = max(len(p), len(q))
-        padded = ((*r, *(0.0,) * (longest - len(r))) for r in (p, q))
-        return tuple(a + sign * b for a, b in zip(*padded, strict=True))
+        return tuple(a + sign * b for a, b in zip_longest(p, q, fillvalue=0.0))
     if op == "multiply":
         return _product(p, q)
     if len(q) != 1 or q[0] == 0:
@@ -105,9 +93,9 @@ def combined(op: str, parts: Sequence[tuple[float, ...]]) -> tuple[float, ...] |
         return tuple(a / q[0] for a in p)
     if q[0] not in range(1, MAX_DEGREE + 1):
         return None
-    power: tuple[float, ...] | None = (1.0,)
-    for _ in range(int(q[0])):
-        power = _product(power, p) if power is not None else None
+    power: tuple[float, ...] | None = p
+    for _ in range(int(q[0]) - 1):
+        power = power and _product(power, p)
     return power
 
 
