@@ -1,0 +1,211 @@
+"""Products with specialised warps: their text run on tensors of the CPU, and their machine code."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.gpu_kernels import product_kernel
+from tests.recorded_gpus import gpu
+
+from ftuner.codegen.triton.product import gemm_source
+from ftuner.codegen.triton.targets import TARGETS, Compiled
+from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from ftuner.core.expr import ACCUMULATOR, relu
+from ftuner.core.gpu.tile import SPECIALISED_REGISTERS, Order, ProductKernel
+from ftuner.cost.gpu.tile import SPECIALISED, tile_cost
+from ftuner.planner.gpu.plan import ProductProblem
+from ftuner.planner.gpu.planner import product_planner_for
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
+
+pytest.importorskip("triton")
+
+from tests.codegen.triton.compiling import compile_all
+from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
+from tests.codegen.triton.product_running import run
+from tests.codegen.triton.static_bound import bound, share_of_peak
+from tests.codegen.triton.test_product import assert_product, guarded, operand
+
+GROUPS = 2
+"""Warpgroups that multiply, which the bound takes for blocks."""
+ORDERS: list[tuple[Order, Order]] = list(itertools.product(("k", "spatial"), repeat=2))
+
+
+def kernel_of(
+    orders: tuple[Order, Order] = ("k", "k"), dtype: DType = BFLOAT16, warpgroups: int = GROUPS,
+    stages: int = SPECIALISED.stages,
+) -> ProductKernel:  # fmt: skip
+    return product_kernel(
+        (replace(SPECIALISED, stages=stages),), dtype, dtype.name, *orders, loads="descriptors",
+        warpgroups=warpgroups,
+    )  # fmt: skip
+
+
+# Its arithmetic.
+
+
+def check(
+    extents: tuple[int, int, int, int], orders: tuple[Order, Order], shared: bool = False,
+    stages: int = SPECIALISED.stages, programs: int = 3,
+) -> None:  # fmt: skip
+    """`shared`: whether the batch shares one B."""
+    rng = np.random.default_rng(0)
+    batch, m, n, k = extents
+    a = operand(rng, (batch, m, k), FLOAT16, orders[0])
+    b = operand(rng, (1 if shared else batch, n, k), FLOAT16, orders[1])
+    c = guarded((batch, m, n), FLOAT16)
+    run(kernel_of(orders, FLOAT16, stages=stages), a, b, c, programs=programs)
+    assert_product(c, a, b, FLOAT16)
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+@pytest.mark.parametrize(
+    "extents",
+    [
+        # Batch, m, n, k.
+        (1, 1, 1, 1), (1, 64, 256, 64), (2, 67, 61, 53), (1, 300, 530, 259), (1, 257, 7, 1031),
+        (3, 129, 257, 64), (1, 1531, 300, 128),
+    ],
+)  # fmt: skip
+def test_results(extents: tuple[int, int, int, int], orders: tuple[Order, Order]) -> None:
+    check(extents, orders)
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("programs", [1, 2, 20])
+def test_results_by_any_number_of_programs(programs: int, stages: int) -> None:
+    check((2, 300, 300, 200), ("k", "k"), True, stages, programs)
+
+
+def test_text(golden: Callable[[str, str], None]) -> None:
+    golden("block-specialised.py.txt", gemm_source(kernel_of(("k", "spatial"))).text)
+
+
+# Its machine code.
+
+HARDWARE = gpu("h200")
+WARPS = 4
+"""Of a warpgroup."""
+MACS = SPECIALISED.bm * SPECIALISED.bn * SPECIALISED.bk
+TRITON = kernel_of(warpgroups=1)
+
+
+@cache
+def results() -> dict[ProductKernel, Compiled]:
+    kernels = [*map(kernel_of, ORDERS), TRITON]
+    pairs = [(gemm_source(kernel), TARGETS["sm_90"]) for kernel in kernels]
+    return dict(zip(kernels, compile_all(pairs), strict=True))
+
+
+def code_of(kernel: ProductKernel, folder: Path) -> list[Instruction]:
+    compiled = results()[kernel]
+    assert not compiled.error
+    return instructions(compiled.binary, folder)
+
+
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+def test_registers_move_to_the_warps_that_multiply(
+    orders: tuple[Order, Order], tmp_path: Path
+) -> None:
+    compiled = results()[kernel_of(orders)]
+    found = compiled.resources
+    assert found is not None
+    assert (found.registers, found.threads) == (SPECIALISED_REGISTERS, 32 * (2 * WARPS + 4))
+    assert found.spilled_bytes == 0
+    assert found.shared_bytes <= HARDWARE.shared_bytes_per_block
+    for change in ("inc", "dec"):
+        assert re.search(rf"setmaxnreg\.{change}\.sync", compiled.assembly)
+    loops = main_loops(code_of(kernel_of(orders), tmp_path), ("HGMMA",))
+    assert len(loops) == GROUPS
+    for loop in loops:
+        assert loop.count("HGMMA") == SPECIALISED.bk // 16
+        assert loop.count("BAR") <= 1
+        assert not loop.spills
+
+
+def share_of(kernel: ProductKernel, steps: int, folder: Path) -> float:
+    """The share of the peak of whole tiles, by the static bound."""
+    groups = kernel.warpgroups
+    macs = MACS * steps // groups
+    warps = kernel.main.warps // groups
+    loops = tile_loops(code_of(kernel, folder), ("HGMMA",), steps)
+    assert len(loops) == groups
+    bounds = [bound(HARDWARE, loop, warps, groups, macs) for loop in loops]
+    least = min(bounds, key=lambda found: found.cycles)
+    return share_of_peak(HARDWARE, least, macs, "bfloat16")
+
+
+@pytest.mark.parametrize(("k", "least", "gain"), [(768, 0.9, 1.05), (4096, 0.97, 1.01)])
+def test_what_is_gained(k: int, least: float, gain: float, tmp_path: Path) -> None:
+    """By the static bound of tiles with their stores, rounded down."""
+    steps = k // SPECIALISED.bk
+    found, other = (share_of(kernel, steps, tmp_path) for kernel in (kernel_of(), TRITON))
+    assert found >= least
+    assert found >= gain * other
+
+
+@pytest.mark.parametrize("k", [768, 4096])
+def test_the_estimate_is_no_better_than_the_code(k: int, tmp_path: Path) -> None:
+    steps = k // SPECIALISED.bk
+    cost = tile_cost(HARDWARE, SPECIALISED, BFLOAT16, "bfloat16", warpgroups=GROUPS)
+    assert cost is not None
+    cycles = (steps * cost.seconds_of_step(1) + cost.store_s) * HARDWARE.clock_hz
+    peak = HARDWARE.matrix_flops_per_s["bfloat16"] / HARDWARE.multiprocessors / HARDWARE.clock_hz
+    assert 2 * MACS * steps / peak / cycles <= share_of(kernel_of(), steps, tmp_path)
+
+
+# Where it is chosen.
+
+
+def library_of(chip: str, warpgroups: int, dtype: DType = BFLOAT16) -> GpuLibrary:
+    hardware = gpu(chip)
+    tuning = replace(hardware.tuning, specialised_warpgroups=warpgroups)
+    return build_gpu_library(replace(hardware, tuning=tuning), dtype)
+
+
+def test_it_is_off_until_a_device_has_run_it() -> None:
+    assert HARDWARE.tuning.specialised_warpgroups == 1
+    kernels = build_gpu_library(HARDWARE, BFLOAT16).kernels("k", "k")
+    assert {kernel.warpgroups for kernel in kernels} == {1}
+
+
+def test_other_kernels_and_chips_are_in_triton() -> None:
+    for chip in ("a100-sxm-80gb", "b200"):
+        kernels = library_of(chip, GROUPS).kernels("k", "k")
+        assert {kernel.warpgroups for kernel in kernels} == {1}
+    library = library_of("h200", GROUPS)
+    found = [k for k in library.kernels("k", "spatial") if k.warpgroups > 1]
+    assert [(k.tiles, k.split) for k in found] == [((SPECIALISED,), False)]
+    for options in ({"c_aligned": False}, {"epilogue": relu(ACCUMULATOR)}, {"alignment": 8}):
+        assert {k.warpgroups for k in library.kernels("k", "k", **options)} == {1}
+    assert {k.warpgroups for k in library_of("h200", GROUPS, FLOAT32).kernels("k", "k")} == {1}
+
+
+@pytest.mark.parametrize(
+    ("problem", "chosen"),
+    [
+        (ProductProblem(8192, 4096, 768), True),
+        (ProductProblem(8192, 28672, 4096), True),
+        (ProductProblem(77, 768, 768), False),
+        (ProductProblem(1, 4096, 4096), False),
+        (ProductProblem(8192, 4096, 768, c_aligned=False), False),
+    ],
+)
+def test_where_it_is_chosen(problem: ProductProblem, chosen: bool) -> None:
+    plan = product_planner_for(library_of("h200", GROUPS)).plan(problem)
+    assert (plan.kernel.warpgroups > 1) == chosen
+
+
+def test_no_estimate_is_worse() -> None:
+    without, planner = (product_planner_for(library_of("h200", n)) for n in (1, GROUPS))
+    for n, k in ((768, 768), (4096, 4096), (28672, 4096), (3072, 768)):
+        for m in (1, 77, 333, 1024, 1531, 4096, 8192):
+            problem = ProductProblem(m, n, k)
+            seconds = planner.estimate(planner.plan(problem)).seconds
+            assert seconds <= without.estimate(without.plan(problem)).seconds
