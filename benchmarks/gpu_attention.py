@@ -9,7 +9,7 @@ one; and as they lie to `varlen_attn`, in versions of PyTorch that have it.
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise, product
 from typing import Any
 

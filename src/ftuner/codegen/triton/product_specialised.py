@@ -129,9 +129,7 @@ def specialised_source(kernel: ProductKernel, place: Sequence[str]) -> Source:
     body = _BODY.format(**{f"{name}_block": f"{x}, {y}" for name, (x, y) in blocks.items()})
     lines = [*barrier_lines(_BARRIERS), *body.splitlines()]
     arguments = gemm_arguments(kernel)
-    return specialised_function(
-        kernel.symbol, prelude, arguments, lines, "multiply", tile.stages
-    )
+    return specialised_function(kernel.symbol, prelude, arguments, lines, "multiply", tile.stages)
 
 
 def _at(order: Order, place: str) -> str:

@@ -105,9 +105,7 @@ class GpuLibrary:
         self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES, warpgroups: int = 1
     ) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
-        found = tile_cost(
-            self.hardware, tile, self.dtype, self.multiply, alignment, warpgroups
-        )
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment, warpgroups)
         assert found is not None
         return found
 
