@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.source import GLUON_HEADER, Source
@@ -33,6 +34,7 @@ class Interpreted:
             "gluon": SimpleNamespace(jit=lambda f: f),
             **_HOPPER,
             "tl": self._programs.language,
+            "triton": triton,
         }
         exec(source.text.removeprefix(GLUON_HEADER), names)
         self._function = names[source.function]
@@ -219,7 +221,7 @@ def _store(pointer: _Pointer, x: torch.Tensor, mask: torch.Tensor) -> None:
 
 
 def _extreme(best: Callable[..., Any], of_tensors: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y: (
+    return lambda x, y, propagate_nan=None: (
         of_tensors(x, torch.as_tensor(y, dtype=x.dtype))
         if isinstance(x, torch.Tensor)
         else best(x, y)
@@ -259,6 +261,7 @@ class _Programs:
             maximum=_extreme(max, torch.maximum),
             max=lambda x, axis: x.amax(axis),
             sum=lambda x, axis: x.sum(axis),
+            abs=torch.abs,
             fma=lambda x, y, z: x * y + z,
             where=_where,
             load=_load,
@@ -266,7 +269,7 @@ class _Programs:
             full=lambda shape, x, dtype, layout: torch.full(shape, x, dtype=dtype),
             zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
             arange=lambda begin, end, layout: torch.arange(begin, end),
-            convert_layout=lambda x, layout: x,
+            convert_layout=lambda x, layout, assert_trivial=False: x,
             allocate_shared_memory=lambda dtype, shape, layout: _Shared(
                 torch.full(shape, torch.nan, dtype=dtype)
             ),

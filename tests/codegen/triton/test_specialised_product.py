@@ -17,7 +17,7 @@ from tests.recorded_gpus import gpu
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.expr import ACCUMULATOR, relu
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, BEFORE, Expr, Operand, applied, relu
 from ftuner.core.gpu.tile import SPECIALISED_REGISTERS, Order, ProductKernel
 from ftuner.cost.gpu.tile import SPECIALISED, tile_cost
 from ftuner.planner.gpu.plan import ProductProblem
@@ -26,6 +26,7 @@ from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 pytest.importorskip("triton")
 
+import torch
 from tests.codegen.triton.compiling import compile_all
 from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
 from tests.codegen.triton.product_running import run
@@ -34,16 +35,18 @@ from tests.codegen.triton.test_product import assert_product, guarded, operand
 
 GROUPS = 2
 """Warpgroups that multiply, which the bound takes for blocks."""
+BIAS, SCALE = Operand("bias", "column"), Operand("scale", "row")
+EPILOGUES = [activation((ACCUMULATOR + BIAS) * SCALE) for activation in ACTIVATIONS.values()]
 ORDERS: list[tuple[Order, Order]] = list(itertools.product(("k", "spatial"), repeat=2))
 
 
 def kernel_of(
     orders: tuple[Order, Order] = ("k", "k"), dtype: DType = BFLOAT16, warpgroups: int = GROUPS,
-    stages: int = SPECIALISED.stages,
+    stages: int = SPECIALISED.stages, epilogue: Expr = ACCUMULATOR,
 ) -> ProductKernel:  # fmt: skip
     return product_kernel(
         (replace(SPECIALISED, stages=stages),), dtype, dtype.name, *orders, loads="descriptors",
-        warpgroups=warpgroups,
+        warpgroups=warpgroups, epilogue=epilogue,
     )  # fmt: skip
 
 
@@ -83,6 +86,20 @@ def test_results_by_any_number_of_programs(programs: int, stages: int) -> None:
     check((2, 300, 300, 200), ("k", "k"), True, stages, programs)
 
 
+@pytest.mark.parametrize("extents", [(1, 67, 61, 53), (2, 300, 530, 100)])
+def test_epilogues(extents: tuple[int, int, int, int]) -> None:
+    rng = np.random.default_rng(0)
+    batch, m, n, k = extents
+    a, b = (operand(rng, (batch, x, k), FLOAT16) for x in (m, n))
+    bias, scale = (torch.from_numpy(rng.uniform(-1.0, 1.0, x)).half() for x in (n, m))
+    c = guarded((batch, m, n), FLOAT16)
+    kernel = kernel_of(("k", "k"), FLOAT16, epilogue=relu((ACCUMULATOR + BIAS) * SCALE))
+    run(kernel, a, b, c, {"bias": bias, "scale": scale})
+    assert_product(
+        c, a, b, FLOAT16, lambda x: ((x + bias.double()) * scale.double()[:, None]).relu()
+    )
+
+
 def test_text(golden: Callable[[str, str], None]) -> None:
     golden("block-specialised.py.txt", gemm_source(kernel_of(("k", "spatial"))).text)
 
@@ -98,7 +115,7 @@ TRITON = kernel_of(warpgroups=1)
 
 @cache
 def results() -> dict[ProductKernel, Compiled]:
-    kernels = [*map(kernel_of, ORDERS), TRITON]
+    kernels = [*map(kernel_of, ORDERS), TRITON, *(kernel_of(epilogue=x) for x in EPILOGUES)]
     pairs = [(gemm_source(kernel), TARGETS["sm_90"]) for kernel in kernels]
     return dict(zip(kernels, compile_all(pairs), strict=True))
 
@@ -109,11 +126,14 @@ def code_of(kernel: ProductKernel, folder: Path) -> list[Instruction]:
     return instructions(compiled.binary, folder)
 
 
-@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
-def test_registers_move_to_the_warps_that_multiply(
-    orders: tuple[Order, Order], tmp_path: Path
-) -> None:
-    compiled = results()[kernel_of(orders)]
+@pytest.mark.parametrize(
+    "kernel",
+    [*map(kernel_of, ORDERS), *(kernel_of(epilogue=x) for x in EPILOGUES)],
+    ids=lambda kernel: kernel.symbol,
+)
+def test_registers_move_to_the_warps_that_multiply(kernel: ProductKernel, tmp_path: Path) -> None:
+    compiled = results()[kernel]
+    assert not compiled.error
     found = compiled.resources
     assert found is not None
     assert (found.registers, found.threads) == (SPECIALISED_REGISTERS, 32 * (2 * WARPS + 4))
@@ -121,7 +141,7 @@ def test_registers_move_to_the_warps_that_multiply(
     assert found.shared_bytes <= HARDWARE.shared_bytes_per_block
     for change in ("inc", "dec"):
         assert re.search(rf"setmaxnreg\.{change}\.sync", compiled.assembly)
-    loops = main_loops(code_of(kernel_of(orders), tmp_path), ("HGMMA",))
+    loops = main_loops(code_of(kernel, tmp_path), ("HGMMA",))
     assert len(loops) == GROUPS
     for loop in loops:
         assert loop.count("HGMMA") == SPECIALISED.bk // 16
@@ -182,7 +202,8 @@ def test_other_kernels_and_chips_are_in_triton() -> None:
     library = library_of("h200", GROUPS)
     found = [k for k in library.kernels("k", "spatial") if k.warpgroups > 1]
     assert [(k.tiles, k.split) for k in found] == [((SPECIALISED,), False)]
-    for options in ({"c_aligned": False}, {"epilogue": relu(ACCUMULATOR)}, {"alignment": 8}):
+    for options in ({"c_aligned": False}, {"epilogue": ACCUMULATOR + BEFORE}, {"alignment": 8},
+                    {"epilogue": applied("exp", ACCUMULATOR)}):  # fmt: skip
         assert {k.warpgroups for k in library.kernels("k", "k", **options)} == {1}
     assert {k.warpgroups for k in library_of("h200", GROUPS, FLOAT32).kernels("k", "k")} == {1}
 

@@ -15,9 +15,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import indent
 
+from ftuner.codegen.triton.expressions import epilogue_prelude
 from ftuner.codegen.triton.gluon import barrier_lines, specialised_function
-from ftuner.codegen.triton.product_arguments import a_block, b_block, c_block, gemm_arguments
+from ftuner.codegen.triton.product_arguments import (
+    a_block,
+    b_block,
+    c_block,
+    gemm_arguments,
+    operand_argument,
+)
+from ftuner.codegen.triton.product_results import sliced_lines, value_lines
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source
+from ftuner.core.expr import operands
 from ftuner.core.gpu.tile import Order, ProductKernel
 
 _PRELUDE = """
@@ -29,6 +38,10 @@ WIDTH = tl.constexpr({width})
 STAGES = tl.constexpr({stages})
 DTYPE = tl.constexpr({dtype})
 SUMS = tl.constexpr(tl.NVMMADistributedLayout([3, 0], [4, 1], [16, {bn}, 16]))
+RESULT = tl.constexpr(tl.NVMMADistributedLayout([3, 0], [4, 1], [16, {width}, 16]))
+ROW = tl.constexpr(tl.SliceLayout(1, RESULT.value))
+COLUMN = tl.constexpr(tl.SliceLayout(0, RESULT.value))
+{functions}
 
 
 @gluon.jit
@@ -66,7 +79,7 @@ def fetch(a, b, a_blocks, b_blocks, full, free, tiles, steps, m, n, a_batch, b_b
 
 @gluon.jit
 def multiply(
-    half: tl.constexpr, c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle
+    half: tl.constexpr, c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle,{given}
 ):
     staged = staged.index(half)
     turn = 0
@@ -86,16 +99,19 @@ def multiply(
             turn += 1
         sums = warpgroup_mma_wait(0, [sums])
         mbarrier.arrive(free.index(2 * ((turn - 1) % STAGES) + half))
-        left, right = tl.split(sums.reshape([HALF, 2, WIDTH]).permute(0, 2, 1))
-        store(c, element, row + half * HALF, column, left, staged)
-        store(c, element, row + half * HALF, column + WIDTH, right, staged)
+{sliced}
     tma.store_wait(0)
 
 
 @gluon.jit
-def store(c, element, row, column, sums, staged):
+def store(c, element, row, column, sums, staged, m, n,{given}):
+    sums = tl.convert_layout(sums, RESULT, assert_trivial=True)
+    c_rows = row + tl.arange(0, HALF, ROW)
+    c_columns = column + tl.arange(0, WIDTH, COLUMN)
+{computed}
+    result = {result}.to(DTYPE)
     tma.store_wait(0)
-    staged.reshape([HALF, WIDTH]).store(sums.to(DTYPE))
+    staged.reshape([HALF, WIDTH]).store(result)
     fence_async_shared()
     tma.async_store(c, [element, row, column], staged)
 """
@@ -105,7 +121,7 @@ steps = tl.maximum(tl.cdiv(k, BK), 1)
 a_blocks = tl.allocate_shared_memory(DTYPE, [2 * STAGES, 1, {a_block}], a.layout)
 b_blocks = tl.allocate_shared_memory(DTYPE, [STAGES, 1, {b_block}], b.layout)
 staged = tl.allocate_shared_memory(DTYPE, [2, 1, HALF, WIDTH], c.layout)
-given = (c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle)
+given = (c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle,{given})
 fetched = (
     a, b, a_blocks, b_blocks, full, free, tiles, steps, m, n, a_batch, b_batch, swizzle,
 )"""
@@ -118,15 +134,24 @@ def specialised_source(kernel: ProductKernel, place: Sequence[str]) -> Source:
     tile = kernel.main
     blocks = {"a": a_block(kernel, tile), "b": b_block(kernel)}
     half, width = c_block(kernel, tile)
-    assert kernel.slices == 2
+    given = "".join(f" {operand_argument(x.name)}," for x in operands(kernel.epilogue))
+    sliced, slices = sliced_lines(kernel, half)
+    sliced += [
+        f"store(c, element, row + half * HALF, column + {i * width}, {name}, staged, m, n,{given})"
+        for i, name in enumerate(slices)
+    ]
+    computed, result = value_lines(kernel, "sums")
     prelude = _PRELUDE.format(
         bm=tile.bm, bn=tile.bn, bk=tile.bk, half=half, width=width, stages=tile.stages,
         dtype=LANGUAGE_TYPES[kernel.dtype.name], place=indent("\n".join(place), "    "),
         a_at=_at(kernel.a_order, "row + half * HALF"), b_at=_at(kernel.b_order, "column"),
         a_tile=_view(blocks["a"], turned=kernel.a_order != "k"),
         b_tile=_view(blocks["b"], turned=kernel.b_order == "k"),
+        functions=epilogue_prelude(kernel.epilogue), given=given, result=result,
+        computed=indent("\n".join(computed), "    "), sliced=indent("\n".join(sliced), 8 * " "),
     )  # fmt: skip
-    body = _BODY.format(**{f"{name}_block": f"{x}, {y}" for name, (x, y) in blocks.items()})
+    shapes = {f"{name}_block": f"{x}, {y}" for name, (x, y) in blocks.items()}
+    body = _BODY.format(given=given, **shapes)
     lines = [*barrier_lines(_BARRIERS), *body.splitlines()]
     arguments = gemm_arguments(kernel)
     return specialised_function(kernel.symbol, prelude, arguments, lines, "multiply", tile.stages)

@@ -33,7 +33,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from ftuner.core.expr import ACCUMULATOR
+from ftuner.core.expr import ACCUMULATOR, Apply, Expr, Operand, flatten
 from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
@@ -58,6 +58,10 @@ LEAST_SPECIALISED = 64
 in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
 SPECIALISED = BlockTile(128, 256, 64, 8, 4)
 """The tile of which there is a kernel with two warpgroups."""
+SPECIALISED_FUNCTIONS = (
+    "add", "multiply", "minimum", "maximum", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh",
+)  # fmt: skip
+"""Functions that its epilogue may have: those that tests compile in it."""
 REGISTER_BYTES = 4
 ACCUMULATOR_BYTES = 4
 """Accumulators are float32."""
@@ -293,6 +297,17 @@ def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
     )
 
 
+def _in_registers(epilogue: Expr) -> bool:
+    """Whether an epilogue is of sums, rows, columns and functions of `SPECIALISED_FUNCTIONS`."""
+    nodes = [step.node for step in flatten(epilogue)]
+    return ACCUMULATOR in nodes and all(
+        node.function in SPECIALISED_FUNCTIONS
+        if isinstance(node, Apply)
+        else not isinstance(node, Operand) or node.kind != "matrix"
+        for node in nodes
+    )
+
+
 def warpgroups_of(hardware: GpuHardware, kernel: ProductKernel) -> int:
     """Returns `ProductKernel.warpgroups` of a kernel that has not been given them yet."""
     takes = (
@@ -301,7 +316,7 @@ def warpgroups_of(hardware: GpuHardware, kernel: ProductKernel) -> int:
         and kernel.stores_by_descriptor
         and kernel.dtype.itemsize == 2
         and not kernel.split
-        and kernel.epilogue == ACCUMULATOR
+        and _in_registers(kernel.epilogue)
     )
     return hardware.tuning.specialised_warpgroups if takes else 1
 
