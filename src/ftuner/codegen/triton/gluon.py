@@ -38,8 +38,8 @@ def specialised_function(
     stages: int,
 ) -> Source:  # fmt: skip
     """Returns the source of a kernel. After `body`, a warp runs `fetch(*fetched)`, and warpgroup
-    `half` runs `multiply(half, *given)`; `prelude` has both functions. Elementwise functions may be in Triton:
-    Gluon has the same language for them, all but one name."""
+    `half` runs `multiply(half, *given)`; `prelude` has both functions. Elementwise functions may be
+    in Triton: Gluon has the same language for them, all but one name."""
     prelude = prelude.replace("@triton.jit", "@gluon.jit")
     prelude = prelude.replace("tl.PropagateNan", "triton.language.PropagateNan")
     parts = [f"({multiply}, ({half},) + given)" for half in (0, 1)]

@@ -7,7 +7,8 @@ a step of it. Each of them stores its half of a tile while the other one still m
 that loads is as far ahead as the ring of buffers allows, also into the next tile.
 
 A buffer is free when both warpgroups have passed it; `free` has an mbarrier for each of them.
-Arguments, tiles and their order are those of `product`.
+Arguments, tiles and their order are those of `product`, and so are epilogues, as far as
+`cost.gpu.tile.SPECIALISED_FUNCTIONS` has their functions and they read no matrix.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def fetch(a, b, a_blocks, b_blocks, full, free, tiles, steps, m, n, a_batch, b_b
 
 @gluon.jit
 def multiply(
-    half: tl.constexpr, c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle,{given}
+    half: tl.constexpr, c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n,
+    swizzle, {given}
 ):
     staged = staged.index(half)
     turn = 0
@@ -104,7 +106,7 @@ def multiply(
 
 
 @gluon.jit
-def store(c, element, row, column, sums, staged, m, n,{given}):
+def store(c, element, row, column, sums, staged, m, n, {given}):
     sums = tl.convert_layout(sums, RESULT, assert_trivial=True)
     c_rows = row + tl.arange(0, HALF, ROW)
     c_columns = column + tl.arange(0, WIDTH, COLUMN)
@@ -121,7 +123,7 @@ steps = tl.maximum(tl.cdiv(k, BK), 1)
 a_blocks = tl.allocate_shared_memory(DTYPE, [2 * STAGES, 1, {a_block}], a.layout)
 b_blocks = tl.allocate_shared_memory(DTYPE, [STAGES, 1, {b_block}], b.layout)
 staged = tl.allocate_shared_memory(DTYPE, [2, 1, HALF, WIDTH], c.layout)
-given = (c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle,{given})
+given = (c, a_blocks, b_blocks, staged, full, free, tiles, steps, m, n, swizzle, {given})
 fetched = (
     a, b, a_blocks, b_blocks, full, free, tiles, steps, m, n, a_batch, b_batch, swizzle,
 )"""
@@ -134,10 +136,10 @@ def specialised_source(kernel: ProductKernel, place: Sequence[str]) -> Source:
     tile = kernel.main
     blocks = {"a": a_block(kernel, tile), "b": b_block(kernel)}
     half, width = c_block(kernel, tile)
-    given = "".join(f" {operand_argument(x.name)}," for x in operands(kernel.epilogue))
+    given = "".join(f"{operand_argument(x.name)}, " for x in operands(kernel.epilogue))
     sliced, slices = sliced_lines(kernel, half)
     sliced += [
-        f"store(c, element, row + half * HALF, column + {i * width}, {name}, staged, m, n,{given})"
+        f"store(c, element, row + half * HALF, column + {i * width}, {name}, staged, m, n, {given})"
         for i, name in enumerate(slices)
     ]
     computed, result = value_lines(kernel, "sums")
