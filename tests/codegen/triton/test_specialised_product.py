@@ -44,6 +44,8 @@ from tests.codegen.triton.product_running import run
 from tests.codegen.triton.static_bound import bound, share_of_peak
 from tests.codegen.triton.test_product import assert_product, guarded, operand
 
+from ftuner.runtime.gpu.session import GpuSession
+
 GROUPS = 2
 """Warpgroups that multiply, which the bound takes for blocks."""
 BIAS, SCALE = Operand("bias", "column"), Operand("scale", "row")
@@ -217,6 +219,12 @@ def test_functions_of_its_epilogues_are_those_that_were_compiled() -> None:
 def test_it_is_off_until_a_device_has_run_it() -> None:
     assert HARDWARE.tuning.specialised_warpgroups == 1
     kernels = build_gpu_library(HARDWARE, BFLOAT16).kernels("k", "k")
+    assert {kernel.warpgroups for kernel in kernels} == {1}
+
+
+def test_back_ends_of_the_interpreter_have_kernels_in_triton() -> None:
+    session = GpuSession(torch.device("cpu"), library_of("h200", GROUPS).hardware, None)
+    kernels = session.block_library(BFLOAT16, "bfloat16").kernels("k", "k")
     assert {kernel.warpgroups for kernel in kernels} == {1}
 
 
