@@ -9,7 +9,7 @@ one; and as they lie to `varlen_attn`, in versions of PyTorch that have it.
 import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise, product
 from typing import Any
 
@@ -21,6 +21,7 @@ from benchmarks.gpu_bench import (
     CONFIDENCE,
     INPUT_ROUNDOFF,
     ONE_BY_ONE,
+    SPECIALISED,
     SUBJECT,
     VENDOR,
     Attempt,
@@ -49,8 +50,6 @@ BACKENDS = {
 DRY_BACKENDS = ("torch, FlashAttention",)
 """Those that PyTorch has on a CPU, too."""
 VARLEN = "torch, varlen_attn"
-SPECIALISED = "ftuner, specialised warps allowed"
-"""As planned where the tuning has them, which it has not until a device has run them."""
 LLAMA, BERT = (32, 8, 128), (12, 12, 64)
 """Heads, heads of keys and values, and elements of a head: of Llama 3 8B and of BERT-base."""
 LENGTHS = (1, 7, 33, 77, 128, 197, 333, 512, 777, 1024, 1531, 2048, 3000, 4096, 6001, 8192)
@@ -151,9 +150,8 @@ def dry_cases() -> Iterator[Attention]:
 
 def specialised(bench: Bench) -> Attentions:
     """Attention as planned with specialised warps."""
-    own, hardware = bench.backend, bench.backend.hardware
-    hardware = replace(hardware, tuning=replace(hardware.tuning, specialised_warpgroups=2))
-    return Attentions(bench.device, own.kernels, own.scratch, hardware)
+    own = bench.backend
+    return Attentions(bench.device, own.kernels, own.scratch, bench.specialising)
 
 
 class Operands:

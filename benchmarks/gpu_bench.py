@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -14,10 +14,13 @@ import torch
 from benchmarks.gpu_journal import LAUNCHES, SUBJECT, Journal
 from benchmarks.gpu_timing import Call, Meter, Settings, measure
 from benchmarks.results import compare
+from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.runtime.gpu.backend import GpuBackend
 
 VENDOR, ONE_BY_ONE = "torch", "torch, one by one"
 """PyTorch's libraries; and the same of many, launched one after the other."""
+SPECIALISED = "ftuner, specialised warps allowed"
+"""As planned where the tuning has them, which it has not until a device has run them."""
 MAIN = "bfloat16"
 """What results are wanted of most."""
 GRANULE = 128
@@ -70,6 +73,12 @@ class Bench:
     @property
     def device(self) -> torch.device:
         return self.backend.device
+
+    @property
+    def specialising(self) -> GpuHardware:
+        """The chip where specialised warps are allowed."""
+        hardware = self.backend.hardware
+        return replace(hardware, tuning=replace(hardware.tuning, specialised_warpgroups=2))
 
     @property
     def left_s(self) -> float:

@@ -12,6 +12,7 @@ LLAMA_LAYERS = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336))
 """(n, k) of the projections of Llama 3 8B: output, query with key and value, gate with up, down."""
 LLAMA_ROWS = (1, 2, 3, 5, 8, 13, 17, 31, 48, 64, 77, 128, 197, 256, 333, 512, 777, 1024, 1531, 2048,
               3000, 4096, 6001, 8192)  # fmt: skip
+SPECIALISED_ROWS = (777, 2048, 8192)
 OTHER_ROWS = (1, 77, 1024, 3000)
 """Of the element types that are not measured everywhere."""
 GEMM_SETS = ("dietcode", "deepbench", "mlp", "inductor")
@@ -60,6 +61,11 @@ def gemm_cases() -> list[Product]:
     """bfloat16 of all sets, and a few of the other element types."""
     found = [
         Product(LLAMA, "bfloat16", "nt", 0, m, n, k) for n, k in LLAMA_LAYERS for m in LLAMA_ROWS
+    ]
+    found += [
+        Product("specialised", "bfloat16", "nt", 0, m, n, k)
+        for n, k in (LLAMA_LAYERS[0], LLAMA_LAYERS[2], (3072, 768))
+        for m in SPECIALISED_ROWS
     ]
     for name in GEMM_SETS:
         for case in select("gemm", name):

@@ -33,9 +33,10 @@ from benchmarks.gpu_grouped import GROUPED, plain
 from benchmarks.gpu_regret import named, plans
 from ftuner.codegen.triton.product import gemm_source, grouped_source
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dtype import DType
+from ftuner.core.dtype import BFLOAT16, DType
 from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, ALIGNMENTS, Multiply, Order
+from ftuner.cost.gpu.tile import SPECIALISED
 from ftuner.planner.gpu.grouped import grouped_planner_for
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
@@ -48,7 +49,7 @@ from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.ops.layer import layer_epilogue
-from ftuner.ukernels.gpu.library import GpuLibrary
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 MULTIPLIES: tuple[Multiply, ...] = ("bfloat16", "float16", "tf32", "float32")
 DRY_MULTIPLIES: tuple[Multiply, ...] = ("float16", "float32")
@@ -62,6 +63,8 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": torch.nn.functional.silu,
 }
 """By the name of ours."""
+SPECIALISED_SHAPES = ((1, 8, 8), (129, 264, 264), (1531, 8200, 200), (4104, 4104, 1032))
+"""Aligned, with too few steps or too many tiles for split-k."""
 FAR_ROWS, FAR_COLUMNS = 70_000, 32_768
 """Of a matrix of more than 2^31 elements."""
 
@@ -91,9 +94,17 @@ def thin(backend: GpuBackend) -> GpuBackend:
     return found
 
 
-def _sources(backend: GpuBackend) -> list[Source]:
+def only_specialised(bench: Bench, dtype: DType, multiply: Multiply) -> GpuLibrary:
+    """A library of the one tile that has specialised warps."""
+    whole = build_gpu_library(bench.specialising, dtype, multiply)
+    return replace(whole, tiles=(SPECIALISED,), pairs=())
+
+
+def _sources(bench: Bench) -> list[Source]:
     """What the products below launch, to be compiled side by side."""
-    found = []
+    backend, library = bench.backend, only_specialised(bench, BFLOAT16, MULTIPLIES[0])
+    orders = product(ORDERS, ORDERS)
+    found = [gemm_source(kernel) for a, b in orders for kernel in library.kernels(a, b)]
     for multiply in MULTIPLIES:
         dtype = matrix_dtype(torch.empty(0, dtype=TORCH_TYPES[multiply]), "")
         library = Thin(backend)(dtype, multiply)
@@ -143,6 +154,12 @@ def checks(bench: Bench) -> Iterator[tuple[str, Check]]:
     yield "unaligned base", lambda: _unaligned(bench, few, main)
     for activation in ACTIVATIONS:
         yield f"Dense, {activation}", lambda f=activation: _dense(bench, few, main, f)
+    shapes = () if bench.dry else SPECIALISED_SHAPES
+    for (m, n, k), a_order, b_order in product(shapes, ORDERS, ORDERS):
+        yield (
+            f"{main} specialised warps, {m}x{n}x{k} {a_order} {b_order}",
+            lambda c=(m, n, k, a_order, b_order): _specialised(bench, main, *c),
+        )
     m, n, k = (40, 16, 160) if bench.dry else (333, 512, 1024)
     yield "every plan of the library", lambda: _all_plans(bench, main, m, n, k)
     for multiply in multiplies:
@@ -222,6 +239,18 @@ def _dense(bench: Bench, backend: GpuBackend, multiply: Multiply, activation: st
     return finite(error.max())
 
 
+def _specialised(
+    bench: Bench, multiply: Multiply, m: int, n: int, k: int, a_order: Order, b_order: Order
+) -> float:
+    """By specialised warps, whatever the planner would choose."""
+    own = copy.copy(bench.backend)
+    library = partial(only_specialised, bench)
+    own.products = Products(bench.device, own.kernels, own.scratch, library)
+    error = _plain(bench, own, multiply, m, n, k, a_order, b_order)
+    assert all(call.plan.kernel.warpgroups > 1 for call in own.products.calls)
+    return error
+
+
 def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> float:
     """Pairs and cut products, which the planner may not choose at these extents."""
     (a,), (b,) = (bench.copies(1, shape, multiply) for shape in ((m, k), (n, k)))
@@ -273,7 +302,7 @@ def _on_device(bench: Bench, index: int, multiply: Multiply) -> float:
 def correct(bench: Bench) -> Iterator[Attempt]:
     """All checks."""
     if not bench.dry:
-        bench.backend.kernels.prepare(_sources(bench.backend))
+        bench.backend.kernels.prepare(_sources(bench))
     return (
         Attempt(label, partial(_verdict, label, check)) for label, check in shuffled(checks(bench))
     )

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.gpu_bench import (
     MAIN,
+    SPECIALISED,
     SUBJECT,
     VENDOR,
     Attempt,
@@ -27,6 +28,8 @@ from benchmarks.gpu_groups import dry_cases as dry_groups
 from benchmarks.gpu_groups import run_case as run_grouped
 from benchmarks.gpu_padding import padded_rows
 from benchmarks.gpu_timing import Call
+from ftuner.runtime.gpu.products import Products
+from ftuner.ukernels.gpu.library import build_gpu_library
 
 COMPILED = "torch-max-autotune"
 COMPILED_MODE = "max-autotune-no-cudagraphs"
@@ -34,6 +37,12 @@ COMPILED_ROWS = (2048, 17, 77, 333, 1024, 5, 4096, 128)
 """The first is what the compiler tunes for."""
 COMPILED_SECONDS = 45.0
 """Time that one more layer needs: compiling, and a few shapes."""
+
+
+def specialised(bench: Bench) -> Products:
+    """Products in half precision as planned with specialised warps."""
+    own, library = bench.backend, partial(build_gpu_library, bench.specialising)
+    return Products(bench.device, own.kernels, own.scratch, library)
 
 
 class Operands:
@@ -49,9 +58,7 @@ class Operands:
         self.w = [w.mT if case.layout == "nt" else w for w in self.stored]
         self.y = bench.copies(count, (*batch, case.m, case.n), case.multiply)
 
-    def ours(self) -> list[Call]:
-        products = self._bench.backend.products
-
+    def ours(self, products: Products) -> list[Call]:
         def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
             def call() -> torch.Tensor:
                 products.run(x, w, y)
@@ -96,7 +103,9 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
     by name."""
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
-        calls = {SUBJECT: operands.ours(), VENDOR: operands.vendor()}
+        calls = {SUBJECT: operands.ours(bench.backend.products), VENDOR: operands.vendor()}
+        if case.set == "specialised":
+            calls[SPECIALISED] = operands.ours(specialised(bench))
         calls |= {name: operands.padded(rows) for name, rows in padded_rows(case).items()}
         for name, function in (more or {}).items():
             calls[name] = operands.linear(function)

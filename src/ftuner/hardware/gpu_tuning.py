@@ -171,8 +171,9 @@ class AttentionTuning:
         UNMEASURED,
     )  # fmt: skip
     specialised_warpgroups: int = constant(
-        1, "warpgroups", "That multiply beside a warp that loads, in attention on sm_90: 2, or 1 "
-        "where warps are not specialised", f"{UNMEASURED}: switched off until it is", most=2,
+        1, "warpgroups", "That multiply beside a warp that loads, in products and attention on "
+        "sm_90: 2, or 1 where warps are not specialised", f"{UNMEASURED}: switched off until it is",
+        most=2,
     )  # fmt: skip
     ample_attention_waves: int = constant(
         8, "waves", "Lower tiles that are no faster are left out where a taller one has this many "

@@ -1,8 +1,8 @@
 """Kernels in Gluon on tensors of the CPU: Triton's interpreter does not run them.
 
 Each partition is a thread. Loads write to shared memory as soon as they are issued, and products
-read it only when they are waited for, so that a buffer that is given back too early spoils a
-result. What layouts and registers do is left out, and so are fences.
+and stores read it only when they are waited for, so that a buffer that is given back too early
+spoils a result. What layouts and registers do is left out, and so are fences.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.source import GLUON_HEADER, Source
@@ -33,6 +34,7 @@ class Interpreted:
             "gluon": SimpleNamespace(jit=lambda f: f),
             **_HOPPER,
             "tl": self._programs.language,
+            "triton": triton,
         }
         exec(source.text.removeprefix(GLUON_HEADER), names)
         self._function = names[source.function]
@@ -40,6 +42,7 @@ class Interpreted:
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
         def run(*arguments: Any) -> None:
             given = [_argument(x) for x in arguments]
+            self._programs.count = grid[0]
             for self._programs.number in range(grid[0]):
                 self._function(*given)
 
@@ -126,13 +129,15 @@ class _Barriers(list[_Barrier]):
 class _Product:
     """An asynchronous product, which is computed when it is waited for."""
 
-    def __init__(self, a: Any, b: _Shared, accumulator: torch.Tensor | None) -> None:
+    def __init__(self, a: Any, b: _Shared, accumulator: Any) -> None:
         self._operands = a, b, accumulator
         self.result: torch.Tensor | None = None
 
     def finish(self) -> None:
         a, b, accumulator = self._operands
         left = a.x if isinstance(a, _Shared) else a
+        if isinstance(accumulator, _Product):
+            accumulator = accumulator.result
         found = left.float() @ b.x.float()
         self.result = found if accumulator is None else found + accumulator
 
@@ -141,7 +146,7 @@ _in_flight = threading.local()
 
 
 def _multiply(
-    a: Any, b: _Shared, accumulator: torch.Tensor, use_acc: bool = True, is_async: bool = False
+    a: Any, b: _Shared, accumulator: Any, use_acc: bool = True, is_async: bool = False
 ) -> _Product:
     assert is_async
     found = _Product(a, b, accumulator if use_acc else None)
@@ -155,8 +160,8 @@ def _wait(outstanding: int, given: Sequence[Any]) -> Any:
     _in_flight.products = products[len(done) :]
     for product in done:
         product.finish()
-    found = [x.result if isinstance(x, _Product) else x for x in given]
-    assert all(x is not None for x in found), "a result of a product in flight"
+    # What is still in flight can only be added to.
+    found = [x.result if isinstance(x, _Product) and x.result is not None else x for x in given]
     return found[0] if len(found) == 1 else tuple(found)
 
 
@@ -169,16 +174,31 @@ def _copy(x: _Described, at: list[int], barrier: _Barrier, to: _Shared) -> None:
     barrier.change(0, -x.nbytes_per_cta)
 
 
+def _copy_back(x: _Described, at: list[int], of: _Shared) -> None:
+    _in_flight.stores = [*getattr(_in_flight, "stores", []), (x, at, of)]
+
+
+def _wait_for_stores(outstanding: int) -> None:
+    stores = getattr(_in_flight, "stores", [])
+    done = stores[: len(stores) - outstanding]
+    _in_flight.stores = stores[len(done) :]
+    for x, at, of in done:
+        there = x.base[tuple(slice(i, i + n) for i, n in zip(at, x.block, strict=True))]
+        there.copy_(of.x[tuple(slice(n) for n in there.shape)])
+
+
 _HOPPER = {
     "fence_async_shared": lambda: None,
     "mbarrier": SimpleNamespace(
         allocate_mbarrier=lambda n: _Barriers(_Barrier() for _ in range(n)),
         init=_Barrier.begin,
-        arrive=lambda barrier: barrier.change(1, 0),
+        arrive=lambda barrier, pred=True: barrier.change(int(pred), 0),
         expect=lambda barrier, bytes_: barrier.change(1, bytes_),
         wait=_Barrier.wait,
     ),
-    "tma": SimpleNamespace(async_load=_copy),
+    "tma": SimpleNamespace(
+        async_load=_copy, async_store=_copy_back, store_wait=_wait_for_stores
+    ),
     "warpgroup_mma": _multiply,
     "warpgroup_mma_wait": _wait,
 }  # fmt: skip
@@ -201,7 +221,7 @@ def _store(pointer: _Pointer, x: torch.Tensor, mask: torch.Tensor) -> None:
 
 
 def _extreme(best: Callable[..., Any], of_tensors: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x, y: (
+    return lambda x, y, propagate_nan=None: (
         of_tensors(x, torch.as_tensor(y, dtype=x.dtype))
         if isinstance(x, torch.Tensor)
         else best(x, y)
@@ -220,9 +240,10 @@ class _Layout:
 
 
 class _Programs:
-    """The number of the program that runs, and the language."""
+    """The number of the program that runs, how many there are, and the language."""
 
     number = 0
+    count = 0
 
     def __init__(self) -> None:
         layouts = ("NVMMADistributedLayout", "DotOperandLayout", "SliceLayout", "BlockedLayout",
@@ -232,11 +253,15 @@ class _Programs:
             **{name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "exp2")},
             constexpr=lambda x: x,
             program_id=lambda axis: self.number,
+            num_programs=lambda axis: self.count,
+            cdiv=lambda x, y: -(-x // y),
+            split=lambda x: x.unbind(-1),
             static_range=range,
             minimum=_extreme(min, torch.minimum),
             maximum=_extreme(max, torch.maximum),
             max=lambda x, axis: x.amax(axis),
             sum=lambda x, axis: x.sum(axis),
+            abs=torch.abs,
             fma=lambda x, y, z: x * y + z,
             where=_where,
             load=_load,
@@ -244,7 +269,7 @@ class _Programs:
             full=lambda shape, x, dtype, layout: torch.full(shape, x, dtype=dtype),
             zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype),
             arange=lambda begin, end, layout: torch.arange(begin, end),
-            convert_layout=lambda x, layout: x,
+            convert_layout=lambda x, layout, assert_trivial=False: x,
             allocate_shared_memory=lambda dtype, shape, layout: _Shared(
                 torch.full(shape, torch.nan, dtype=dtype)
             ),

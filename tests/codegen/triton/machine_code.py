@@ -104,11 +104,32 @@ def _decoded(match: re.Match[str], upper: int, labels: dict[str, int]) -> Instru
 def main_loops(code: list[Instruction], products: tuple[str, ...]) -> list[Loop]:
     """Returns the innermost loops that multiply, in the order of the code. What follows an exit is
     reached by jumps alone, such as the repeated wait for a barrier: it jumps back into no loop."""
-    spans = [(i.target, at) for at, i in enumerate(code) if 0 <= i.target <= at]
-    spans = [s for s in spans if all(i.name != "EXIT" or i.predicate for i in code[slice(*s)])]
-    spans = [s for s in spans if any(i.name in products for i in code[s[0] : s[1] + 1])]
+    spans = _spans(code, products)
     inner = [s for s in spans if not any(_within(other, s) for other in spans)]
     return [Loop(tuple(_shortest(code, *span, products))) for span in sorted(inner)]
+
+
+def tile_loops(code: list[Instruction], products: tuple[str, ...], steps: int) -> list[Loop]:
+    """Returns the loops over tiles of `steps` turns of a main loop: all code around that loop, or
+    in one turn of it where one loop has the steps of all tiles."""
+    spans = _spans(code, products)
+    found = []
+    for first, last in sorted(s for s in spans if not any(_within(x, s) for x in spans)):
+        turn = _shortest(code, first, last, products)
+        around = [s for s in spans if _within((first, last), s)]
+        if not around:
+            found.append(Loop((*turn * (steps - 1), *code[first : last + 1])))
+            continue
+        begin, end = max(around)
+        found.append(Loop((*code[begin:first], *turn * steps, *code[last + 1 : end + 1])))
+    return found
+
+
+def _spans(code: list[Instruction], products: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Returns the first and last instruction of each loop that multiplies."""
+    spans = [(i.target, at) for at, i in enumerate(code) if 0 <= i.target <= at]
+    spans = [s for s in spans if all(i.name != "EXIT" or i.predicate for i in code[slice(*s)])]
+    return [s for s in spans if any(i.name in products for i in code[s[0] : s[1] + 1])]
 
 
 def _within(other: tuple[int, int], span: tuple[int, int]) -> bool:

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.codegen.triton.gluon_interpreting import Interpreted
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.product_arguments import (
+    a_block,
+    b_block,
+    c_block,
     gemm_arguments,
     operand_argument,
-    stored_block,
     workspace_elements,
 )
 from ftuner.codegen.triton.source import load
@@ -52,28 +55,22 @@ def run(
         "a_stride": a_stored.stride(1), "b_stride": b_stored.stride(1),
         "c_row": c.stride(1), "c_batch": c.stride(0),
     }  # fmt: skip
-    tile = kernel.main
     described = kernel.loads == "descriptors"
-    for name, stored, order, spatial in (
-        ("a", a_stored, kernel.a_order, tile.bm),
-        ("b", b_stored, kernel.b_order, tile.bn),
+    for name, stored, block in (
+        ("a", a_stored, a_block(kernel, kernel.main)),
+        ("b", b_stored, b_block(kernel)),
     ):
         moves = 0 if stored.shape[0] == 1 else 1
         values[f"{name}_batch"] = moves if described else moves * stored.stride(0)
         values[name] = stored
         if described:
-            values[name] = described_by(stored, *stored_block(order, spatial, tile.bk))
-    values["c"] = (
-        described_by(c, tile.bm, tile.bn // kernel.slices) if kernel.stores_by_descriptor else c
-    )
+            values[name] = described_by(stored, *block)
+    stored_c = kernel.stores_by_descriptor
+    values["c"] = described_by(c, *c_block(kernel, kernel.main)) if stored_c else c
     if len(kernel.tiles) > 1:
         rest = kernel.tiles[1]
-        values["a_rest"] = described and described_by(
-            a_stored, *stored_block(kernel.a_order, rest.bm, rest.bk)
-        )
-        values["c_rest"] = kernel.stores_by_descriptor and described_by(
-            c, rest.bm, rest.bn // kernel.slices
-        )
+        values["a_rest"] = described and described_by(a_stored, *a_block(kernel, rest))
+        values["c_rest"] = stored_c and described_by(c, *c_block(kernel, rest))
     if kernel.split:
         elements = workspace_elements(kernel, m, n, batch, values["rows"], split_k)
         values["workspace"] = torch.full((elements,), float("nan"))
@@ -91,7 +88,8 @@ def run(
     values.update(bases or {})
     source = gemm_source(kernel)
     assert source.arguments == gemm_arguments(kernel)
-    load(source)[(programs,)](*(values[argument.name] for argument in source.arguments))
+    function = Interpreted(source) if kernel.warpgroups > 1 else load(source)
+    function[(programs,)](*(values[argument.name] for argument in source.arguments))
 
 
 def described_by(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescriptor:

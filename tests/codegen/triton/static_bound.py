@@ -11,6 +11,7 @@ Rates: CUDA C++ Programming Guide, "Arithmetic Instructions" (results for each c
 multiprocessor). Latencies: Luo et al., arXiv 2402.13499 and 2501.12084, rounded down.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -134,17 +135,22 @@ def share_of_peak(hardware: GpuHardware, found: Bound, macs: int, multiply: str)
     return 2 * macs * hardware.clock_hz / (found.cycles * peak)
 
 
-def bound(hardware: GpuHardware, loop: Loop, warps: int, blocks: int, macs: int) -> Bound:
+def bound(
+    hardware: GpuHardware, loop: Loop, warps: int, blocks: int, macs: int,
+    ahead: float = math.inf,
+) -> Bound:  # fmt: skip
     """Returns the bound of a loop.
 
     Args:
+        ahead: groups of asynchronous products that a warp may have begun before another one began
+            the first of them: buffers of a ring that they share, less the one in use.
         warps: that run the loop, in each of `blocks` resident blocks.
         macs: multiply-adds of a turn; instructions for tensor memory do not say their shape.
     """
     costs = [_cost(hardware, i, loop, macs) for i in loop.body]
     own = -(-warps // hardware.subpartitions_per_multiprocessor)
     units = {name: own * sum(c.cycles for c in costs if c.unit == name) for name in _UNITS}
-    paces = [_run(loop.body, costs, own, blocks, oldest_first) for oldest_first in (True, False)]
+    paces = [_run(loop.body, costs, own, blocks, ahead, first) for first in (True, False)]
     by_one = any(_issued_by_one(i) for i in loop.body)
     tensor = units["tensor"] / (own if by_one else 1)
     issue = float(own * len(loop.body))
@@ -226,6 +232,8 @@ class _Warp:
     scoreboards: list[float] = field(default_factory=lambda: [0.0] * SCOREBOARDS)
     groups: list[float] = field(default_factory=list)
     """When groups of asynchronous products that were committed are complete."""
+    begun: int = 0
+    """Such groups so far."""
     ends: list[float] = field(default_factory=list)
     """When turns ended."""
     waiting: bool = False
@@ -234,8 +242,9 @@ class _Warp:
 
 
 def _run(
-    body: tuple[Instruction, ...], costs: list[_Cost], own: int, blocks: int, oldest_first: bool
-) -> float:
+    body: tuple[Instruction, ...], costs: list[_Cost], own: int, blocks: int, ahead: float,
+    oldest_first: bool,
+) -> float:  # fmt: skip
     """Returns the cycles of a turn of all blocks at a steady pace."""
     warps = [_Warp(block) for block in range(blocks) for _ in range(own)]
     free = dict.fromkeys(_UNITS, 0.0)
@@ -247,6 +256,8 @@ def _run(
         for w in warps:
             if w.waiting or w.turn >= TURNS or w.turn > slowest + 1:
                 # Warps share buffers of loads, so that none is far ahead.
+                continue
+            if body[w.at].name == "HGMMA" and w.begun >= ahead + min(x.begun for x in warps):
                 continue
             begin = _begin(body[w.at], costs[w.at], w, warps, free)
             key = begin if begin > now else now
@@ -302,6 +313,7 @@ def _issue(
         free[cost.unit] = done
         if _asynchronous(i) and (i.name != "HGMMA" or "gsb0" in i.rest):
             w.groups = [*w.groups[-3:], done]
+            w.begun += 1
     result, operands = i.sets
     if result != NO_SCOREBOARD:
         w.scoreboards[result] = max(w.scoreboards[result], done + cost.latency)

@@ -12,16 +12,17 @@ import pytest
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.recorded_gpus import gpu
 
+from ftuner.codegen.triton.gluon import VERSIONS
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
 from ftuner.core.gpu.attention import (
-    SPECIALISED_REGISTERS,
     AttentionForm,
     AttentionKernel,
     AttentionMask,
     Causal,
 )
+from ftuner.core.gpu.tile import SPECIALISED_REGISTERS
 from ftuner.planner.gpu.plan import AttentionProblem
 from ftuner.schedules.attention.gpu_cost_tile import attention_tile_cost
 from ftuner.schedules.attention.gpu_kernel import attention_source
@@ -36,7 +37,7 @@ from tests.codegen.triton.compiling import compile_all
 from tests.codegen.triton.machine_code import Instruction, Loop, instructions, main_loops
 from tests.codegen.triton.static_bound import Bound, least, residency, share_of_peak
 
-from ftuner.schedules.attention.gpu_binding_launches import SPECIALISED_TRITON, planned_for
+from ftuner.schedules.attention.gpu_binding_launches import planned_for
 
 BETTER = 1.10
 """As in `test_static_bound`."""
@@ -255,7 +256,7 @@ def test_no_estimate_is_worse(depth: int, causal: Causal) -> None:
 def test_other_versions_of_triton_have_kernels_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     hardware = replace(HARDWARE, tuning=replace(HARDWARE.tuning, specialised_warpgroups=2))
     device = torch.device("cuda")
-    assert triton.__version__ in SPECIALISED_TRITON
+    assert triton.__version__ in VERSIONS
     assert planned_for(hardware, device) is hardware
     assert planned_for(hardware, torch.device("cpu")).tuning.specialised_warpgroups == 1
     monkeypatch.setattr(triton, "__version__", "3.6.0")

@@ -26,6 +26,7 @@ from __future__ import annotations
 from ftuner.codegen.triton.expressions import epilogue_prelude
 from ftuner.codegen.triton.product_arguments import c_granule, gemm_arguments, granule
 from ftuner.codegen.triton.product_results import result_lines
+from ftuner.codegen.triton.product_specialised import specialised_source
 from ftuner.codegen.triton.product_tiles import sum_lines
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Argument, Source, function_source
 from ftuner.core.expr import ACCUMULATOR, BEFORE, operands
@@ -34,8 +35,11 @@ from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, ProductKernel
 
 def gemm_source(kernel: ProductKernel) -> Source:
     """Returns the source of a kernel; its arguments are `gemm_arguments`."""
-    arguments = gemm_arguments(kernel)
     main = kernel.main
+    if kernel.warpgroups > 1:
+        place = [*place_lines(main), *_shifted(kernel, main, False)]
+        return specialised_source(kernel, place)
+    arguments = gemm_arguments(kernel)
     steps = f"tl.cdiv(k, {main.bk})"
     if kernel.window:
         steps = f"taps * tl.cdiv(run, {main.bk})"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ftuner.codegen.triton.source import TRITON_TYPES, Argument
+from ftuner.codegen.triton.source import TRITON_TYPES, Argument, descriptor_type
 from ftuner.core.expr import operands
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Order, ProductKernel
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Order, ProductKernel
 
 _STRIDE = "i64"
 
@@ -27,6 +27,21 @@ def c_granule(kernel: ProductKernel) -> int:
 def stored_block(order: Order, spatial: int, k: int) -> tuple[int, int]:
     """Returns the extents of a tile of A or B in memory order, the contiguous axis last."""
     return (spatial, k) if order == "k" else (k, spatial)
+
+
+def a_block(kernel: ProductKernel, tile: BlockTile) -> tuple[int, int]:
+    """Returns the extents of the block of A that one load by descriptor brings."""
+    return stored_block(kernel.a_order, tile.bm // kernel.warpgroups, tile.bk)
+
+
+def b_block(kernel: ProductKernel) -> tuple[int, int]:
+    """Returns the same of B, for every tile of a kernel."""
+    return stored_block(kernel.b_order, kernel.main.bn, kernel.main.bk)
+
+
+def c_block(kernel: ProductKernel, tile: BlockTile) -> tuple[int, int]:
+    """Returns the extents of the block of C that one store by descriptor writes."""
+    return tile.bm // kernel.warpgroups, tile.bn // kernel.slices
 
 
 def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
@@ -59,17 +74,17 @@ def gemm_arguments(kernel: ProductKernel) -> tuple[Argument, ...]:
 
     def matrix(name: str, block: tuple[int, int], descriptor: bool, elements: int) -> None:
         if descriptor:
-            add(name, f"tensordesc<{dtype}[1, {block[0]}, {block[1]}]>")
+            add(name, descriptor_type(kernel.dtype, (1, *block), kernel.warpgroups > 1))
         else:
             add(name, f"*{dtype}", elements * itemsize)
 
     for tile, suffix in zip(kernel.tiles, ("", "_rest"), strict=False):
         if described or not suffix:
-            matrix(f"a{suffix}", stored_block(kernel.a_order, tile.bm, tile.bk), described, ab)
+            matrix(f"a{suffix}", a_block(kernel, tile), described, ab)
         if not suffix:
-            matrix("b", stored_block(kernel.b_order, tile.bn, tile.bk), described, ab)
+            matrix("b", b_block(kernel), described, ab)
         if stored or not suffix:
-            matrix(f"c{suffix}", (tile.bm, tile.bn // kernel.slices), stored, c)
+            matrix(f"c{suffix}", c_block(kernel, tile), stored, c)
     if kernel.split:
         add("workspace", "*fp32", ALIGNMENT_BYTES)
         add("counters", "*i32", 4)

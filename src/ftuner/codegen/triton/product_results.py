@@ -97,14 +97,7 @@ def result_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str
 
 def _finished_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[str]:
     """Lines that slice the sums, apply the epilogue and store each slice."""
-    lines: list[str] = []
-    slices = ["sums"]
-    while len(slices) < kernel.slices:
-        half = tile.bn // len(slices) // 2
-        for whole in slices:
-            turned = f"{whole}.reshape({tile.bm}, 2, {half}).permute(0, 2, 1)"
-            lines.append(f"{whole}0, {whole}1 = {turned}.split()")
-        slices = [f"{whole}{side}" for whole in slices for side in (0, 1)]
+    lines, slices = sliced_lines(kernel, tile.bm)
     if operands(kernel.epilogue) or not kernel.stores_by_descriptor:
         lines.append(f"c_rows = row + tl.arange(0, {tile.bm})")
     for number, name in enumerate(slices):
@@ -112,25 +105,43 @@ def _finished_lines(kernel: ProductKernel, tile: BlockTile, rest: bool) -> list[
     return lines
 
 
+def sliced_lines(kernel: ProductKernel, rows: int) -> tuple[list[str], list[str]]:
+    """Returns lines that slice `sums` of `rows` rows by columns, and the names of the slices."""
+    lines: list[str] = []
+    slices = ["sums"]
+    while len(slices) < kernel.slices:
+        half = kernel.main.bn // len(slices) // 2
+        for whole in slices:
+            turned = f"{whole}.reshape({rows}, 2, {half}).permute(0, 2, 1)"
+            lines.append(f"{whole}0, {whole}1 = tl.split({turned})")
+        slices = [f"{whole}{side}" for whole in slices for side in (0, 1)]
+    return lines, slices
+
+
+def value_lines(kernel: ProductKernel, sums: str) -> tuple[list[str], str]:
+    """Returns lines that apply the epilogue to the slice `sums` at `c_rows`, `c_columns`, and the
+    result in float32."""
+    values, lines = {ACCUMULATOR.name: sums}, []
+    for operand in operands(kernel.epilogue):
+        values[operand.name] = f"value_{operand.name}"
+        lines.append(f"value_{operand.name} = {_operand(kernel, operand)}.to(tl.float32)")
+    rendered = render_epilogue(kernel.epilogue, values, "e")
+    return [*lines, *rendered.lines], rendered.value
+
+
 def _slice_lines(
     kernel: ProductKernel, tile: BlockTile, rest: bool, sums: str, first: int
 ) -> list[str]:
     """Lines for the slice that begins at column `first` of its tile."""
     width = tile.bn // kernel.slices
-    extra = operands(kernel.epilogue)
     begin = f"column + {first}" if first else "column"
     lines: list[str] = []
-    if extra or not kernel.stores_by_descriptor:
+    if operands(kernel.epilogue) or not kernel.stores_by_descriptor:
         lines.append(f"c_columns = {begin} + tl.arange(0, {width})")
-    values = {ACCUMULATOR.name: sums}
-    for operand in extra:
-        values[operand.name] = f"value_{operand.name}"
-        lines.append(f"value_{operand.name} = {_operand(kernel, operand)}.to(tl.float32)")
-    rendered = render_epilogue(kernel.epilogue, values, "e")
-    value = rendered.value
+    computed, value = value_lines(kernel, sums)
     if all(step.node != ACCUMULATOR for step in flatten(kernel.epilogue)):
         value = f"tl.broadcast_to({value}, ({tile.bm}, {width}))"
-    lines += [*rendered.lines, f"result = {value}.to({LANGUAGE_TYPES[kernel.dtype.name]})"]
+    lines += [*computed, f"result = {value}.to({LANGUAGE_TYPES[kernel.dtype.name]})"]
     if kernel.stores_by_descriptor:
         block = f"result.reshape(1, {tile.bm}, {width})"
         return [*lines, f"c{'_rest' if rest else ''}.store([element, row, {begin}], {block})"]

@@ -15,6 +15,7 @@ from textwrap import indent
 from typing import Any
 
 from ftuner.core.caching import cached_attribute
+from ftuner.core.dtype import DType
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",
@@ -51,6 +52,14 @@ class Argument:
     name: str
     type: str
     divisor: int = 1
+
+
+def descriptor_type(dtype: DType, block: Sequence[int], gluon: bool) -> str:
+    """Returns the type of a descriptor of blocks of 2-byte elements, or any without `gluon`: Gluon
+    is told the layout in which the copy engine leaves a block, and Triton chooses it by itself."""
+    layout = f"swizzle_byte_width=128, element_bitwidth=16, rank={len(block)}"
+    shared = f",NVMMASharedLayout({layout})" if gluon else ""
+    return f"tensordesc<{TRITON_TYPES[dtype.name]}{[*block]}{shared}>"
 
 
 @dataclass(frozen=True)

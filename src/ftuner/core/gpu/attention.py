@@ -28,8 +28,6 @@ MaskLayout = Literal["aligned", "contiguous", "strided"]
 contiguous; or of any stride (0 is one number for all keys)."""
 MIN_BLOCK = 16
 """Elements of the smallest block: the k step of the matrix instructions."""
-SPECIALISED_REGISTERS = 168
-"""Of a thread of a specialised tile, before warps redistribute them."""
 MAX_EXTENT = 256
 """Most elements of a query, and of a value, in one kernel: with more, a tile of 16 rows on four
 warps does not fit the registers."""

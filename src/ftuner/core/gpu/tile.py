@@ -47,6 +47,8 @@ _WARPS_OF_GROUP, _ROWS_OF_GROUP = 4, 64
 """Warps of a warpgroup, which issues such an instruction, and rows of the instruction."""
 LEAST_COPY_BYTES = 4
 """Size of the smallest asynchronous copy."""
+SPECIALISED_REGISTERS = 168
+"""Of a thread of a kernel in Gluon, before its specialised warps redistribute them."""
 _SUM_BYTES = 4
 _BARRIER_BYTES = 8
 """The barrier of a stage that the copy engine fills."""
@@ -117,6 +119,9 @@ class ProductKernel:
     specialised: bool = False
     """Warp specialisation: some warps load while others multiply. Only with descriptors, on chips
     for which Triton supports it."""
+    warpgroups: int = 1
+    """With 2, a warp loads by descriptors, and each of two warpgroups multiplies half of the rows
+    (`codegen.triton.product_specialised`). 1 where Triton decides what warps do."""
     split: bool = False
     """Split-k: programs sum parts of k, and the last-arriving program adds them up."""
     grouped: bool = False
@@ -225,7 +230,8 @@ class ProductKernel:
             letter
             for letter, on in (("d", self.loads == "descriptors"), (f"a{self.alignment}", True),
                                ("c", self.c_aligned), ("s", self.split),
-                               ("w", self.specialised), ("g", self.grouped),
+                               ("w", self.specialised), ("h", self.warpgroups > 1),
+                               ("g", self.grouped),
                                ("v", self.vectors is not None), (f"x{self.window}", self.window))
             if on
         )  # fmt: skip

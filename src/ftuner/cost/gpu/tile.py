@@ -33,6 +33,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from ftuner.core.expr import ACCUMULATOR, Apply, Expr, Operand, flatten
 from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
@@ -55,6 +56,12 @@ SPECIALISING = ("sm_100",)
 LEAST_SPECIALISED = 64
 """Fewest rows of a tile with specialised warps: those of the matrix instruction with accumulators
 in tensor memory. For lower tiles and for split-k Triton fails or takes too much shared memory."""
+SPECIALISED = BlockTile(128, 256, 64, 8, 4)
+"""The tile of which there is a kernel with two warpgroups."""
+SPECIALISED_FUNCTIONS = (
+    "add", "multiply", "minimum", "maximum", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh",
+)  # fmt: skip
+"""Functions that its epilogue may have: those that tests compile in it."""
 REGISTER_BYTES = 4
 ACCUMULATOR_BYTES = 4
 """Accumulators are float32."""
@@ -112,9 +119,10 @@ class TileCost(NamedTuple):
     wait_s: float
     """Between two stages of a block that is bound by the latency of its loads."""
     fill_s: float
-    """From the first load to the first multiply-add."""
+    """From the first load to the first multiply-add, and what of the last tile's store another
+    warpgroup does not hide."""
     store_s: float
-    """From the last multiply-add to the last store."""
+    """From the last multiply-add to the last store, as far as no other warpgroup hides it."""
     partial_s: float
     """Writing the accumulators, or reading them back, with split-k."""
     overlap_exponent: float
@@ -289,6 +297,30 @@ def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
     )
 
 
+def _in_registers(epilogue: Expr) -> bool:
+    """Whether an epilogue is of sums, rows, columns and functions of `SPECIALISED_FUNCTIONS`."""
+    nodes = [step.node for step in flatten(epilogue)]
+    return ACCUMULATOR in nodes and all(
+        node.function in SPECIALISED_FUNCTIONS
+        if isinstance(node, Apply)
+        else not isinstance(node, Operand) or node.kind != "matrix"
+        for node in nodes
+    )
+
+
+def warpgroups_of(hardware: GpuHardware, kernel: ProductKernel) -> int:
+    """Returns `ProductKernel.warpgroups` of a kernel that has not been given them yet."""
+    takes = (
+        hardware.architecture == "sm_90"
+        and kernel.tiles == (SPECIALISED,)
+        and kernel.stores_by_descriptor
+        and kernel.dtype.itemsize == 2
+        and not kernel.split
+        and _in_registers(kernel.epilogue)
+    )
+    return hardware.tuning.specialised_warpgroups if takes else 1
+
+
 def registers_per_thread(
     hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
     multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
@@ -388,10 +420,10 @@ def occupancy(
 @lru_cache(maxsize=4096)
 def tile_cost(
     hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
-    alignment: int = ALIGNMENT_BYTES,
+    alignment: int = ALIGNMENT_BYTES, warpgroups: int = 1,
 ) -> TileCost | None:  # fmt: skip
     """Returns the cost of a tile whose matrices have an alignment; None if no instruction fits it
-    or no multiprocessor holds it."""
+    or no multiprocessor holds it. `warpgroups`: as in `ProductKernel`."""
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return None
@@ -444,6 +476,9 @@ def tile_cost(
             turns = loads / (tile.warps * hardware.warp_threads * tuning.elements_in_flight)
             step_s += max(turns, 1.0) * tuning.element_latency_cycles / hardware.clock_hz
     stored = tile.bm * tile.bn * itemsize
+    store_s = stored / port_rate + 2 * stored / shared_rate
+    # Each of two warpgroups stores while the other multiplies, but for the last one of a program.
+    last_s = store_s - store_s / warpgroups
     return TileCost(
         tile=tile,
         blocks=blocks,
@@ -452,8 +487,8 @@ def tile_cost(
         shared_s=shared_s,
         step_s=step_s,
         wait_s=tuning.loaded_latency_ratio * hardware.dram_latency_s / max(tile.stages - 1, 1),
-        fill_s=hardware.dram_latency_s + stage / port_rate,
-        store_s=stored / port_rate + 2 * stored / shared_rate,
+        fill_s=hardware.dram_latency_s + stage / port_rate + last_s,
+        store_s=store_s - last_s,
         partial_s=tile.bm * tile.bn * ACCUMULATOR_BYTES / (port_rate * tuning.part_rate_share),
         overlap_exponent=tuning.overlap_exponent,
     )

@@ -96,7 +96,7 @@ class GroupedPlanner:
     def kernel(self, tile: BlockTile, a_order: Order, b_order: Order) -> ProductKernel:
         """Returns the uKernel of a tile for grouped products."""
         found = self.library.kernel((tile,), a_order, b_order, self.alignment)
-        return replace(found, loads="pointers", specialised=False, grouped=True)
+        return replace(found, loads="pointers", specialised=False, warpgroups=1, grouped=True)
 
     def kernels(self, a_order: Order, b_order: Order) -> tuple[ProductKernel, ...]:
         """Returns every uKernel that a plan may launch for such operands."""

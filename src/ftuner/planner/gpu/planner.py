@@ -40,7 +40,9 @@ def estimate_plan(hardware: GpuHardware, plan: ProductPlan) -> ProductEstimate:
     problem, kernel = plan.problem, plan.kernel
     costs = []
     for tile in kernel.tiles:
-        cost = tile_cost(hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment)
+        cost = tile_cost(
+            hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment, kernel.warpgroups
+        )
         assert cost is not None
         costs.append(cost)
     tiling = tiling_of(
@@ -139,7 +141,10 @@ class ProductPlanner:
             # At most twice as wide as needed, unless there is no narrower one.
             if tiles[0].bn >= 2 * problem.n and tiles[0].bn > narrowest:
                 continue
-            costs = tuple(library.cost(tile, problem.alignment) for tile in tiles)
+            groups = tuning.specialised_warpgroups
+            if groups > 1:
+                groups = self._kernel(problem, tiles, False, ACCUMULATOR).warpgroups
+            costs = tuple(library.cost(tile, problem.alignment, groups) for tile in tiles)
             tiling = tiling_of(costs, problem.n, problem.k, problem.batch, chained, problem.window)
             found.append(Candidate(self._chip, tiles, tiling, tuning))
         return tuple(found)

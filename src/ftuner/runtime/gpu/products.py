@@ -13,6 +13,9 @@ import torch
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.product_arguments import (
+    a_block,
+    b_block,
+    c_block,
     gemm_arguments,
     operand_argument,
     stored_block,
@@ -418,17 +421,12 @@ def _geometries(
     if kernel.loads == "pointers":
         return {}
     a, b = stored_block(kernel.a_order, p.m, p.k), stored_block(kernel.b_order, p.n, p.k)
-    main = kernel.main
-    found = {
-        "b": _geometry(p.batch, apart[1], b, numbers["b_stride"],
-                       stored_block(kernel.b_order, main.bn, main.bk))
-    }  # fmt: skip
+    found = {"b": _geometry(p.batch, apart[1], b, numbers["b_stride"], b_block(kernel))}
     for suffix, tile in zip(("", "_rest"), kernel.tiles, strict=False):
-        block = stored_block(kernel.a_order, tile.bm, tile.bk)
+        block = a_block(kernel, tile)
         found[f"a{suffix}"] = _geometry(p.batch, apart[0], a, numbers["a_stride"], block)
         if kernel.stores_by_descriptor:
-            block = tile.bm, tile.bn // kernel.slices
-            c_row = numbers["c_row"]
+            block, c_row = c_block(kernel, tile), numbers["c_row"]
             found[f"c{suffix}"] = _geometry(p.batch, apart[2], (p.m, p.n), c_row, block)
     return found
 

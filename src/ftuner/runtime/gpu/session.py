@@ -32,7 +32,7 @@ from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.known_hardware import keep_model, known_or_probed
 from ftuner.runtime.shown_progress import Progress
-from ftuner.schedules.attention.gpu_binding_launches import Attentions
+from ftuner.schedules.attention.gpu_binding_launches import Attentions, planned_for
 from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 
@@ -47,7 +47,8 @@ class GpuSession:
         scratch = self.scratch = Scratch(device)
         self.products = Products(device, self.kernels, scratch, self.block_library)
         self.grouped = GroupedProducts(device, self.kernels, self.block_library)
-        self.attentions = Attentions(device, self.kernels, scratch, hardware)
+        self._planned = planned_for(hardware, device)
+        self.attentions = Attentions(device, self.kernels, scratch, self._planned)
 
     def recorder(self) -> Recorder:
         """Returns a recorder for programs that never run at the same time."""
@@ -68,7 +69,7 @@ class GpuSession:
     def block_library(self, dtype: DType, multiply: Multiply) -> GpuLibrary:
         """Returns the library of a dtype and a way to multiply; float32 for tf32 on a chip without
         it."""
-        return build_gpu_library(self._hardware, dtype, multiplied_on(self._hardware, multiply))
+        return build_gpu_library(self._planned, dtype, multiplied_on(self._planned, multiply))
 
     def tune(self, dtype: DType, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         return self.products.tune(dtype, epilogue, progress)

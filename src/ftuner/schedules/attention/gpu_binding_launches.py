@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 import triton
 
+from ftuner.codegen.triton.gluon import VERSIONS
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.caching import RecentlyUsed
@@ -49,8 +50,6 @@ from ftuner.schedules.attention.gpu_binding_layout import (
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import AttentionPlanner, attention_planner
 
-SPECIALISED_TRITON = ("3.9.0",)
-"""Versions of Triton of which tests have read the machine code of specialised warps."""
 MAX_UPLOADS = 64
 """Offsets of requests that are kept on the device, because the layers of a model share them."""
 
@@ -92,8 +91,8 @@ class _Call(NamedTuple):
 
 def planned_for(hardware: GpuHardware, device: torch.device) -> GpuHardware:
     """Returns a chip without specialised warps where no kernel has these: in Triton's interpreter,
-    and by another version of Triton than those of `SPECIALISED_TRITON`."""
-    if device.type == "cuda" and triton.__version__ in SPECIALISED_TRITON:
+    and by another version of Triton than `codegen.triton.gluon.VERSIONS`."""
+    if device.type == "cuda" and triton.__version__ in VERSIONS:
         return hardware
     tuning = replace(hardware.tuning, specialised_warpgroups=1)
     return hardware if tuning == hardware.tuning else replace(hardware, tuning=tuning)

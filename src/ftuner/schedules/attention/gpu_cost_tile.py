@@ -26,11 +26,11 @@ from typing import NamedTuple
 
 from ftuner.core.gpu.attention import (
     MIN_BLOCK,
-    SPECIALISED_REGISTERS,
     AttentionForm,
     AttentionTile,
 )
 from ftuner.core.gpu.schedule import LINE_BYTES
+from ftuner.core.gpu.tile import SPECIALISED_REGISTERS
 from ftuner.cost.gpu.tile import (
     ACCUMULATOR_BYTES,
     COPY_BYTES,

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import get_type_hints
 
-from ftuner.codegen.triton.source import TRITON_TYPES, Argument
+from ftuner.codegen.triton.source import TRITON_TYPES, Argument, descriptor_type
 from ftuner.core.dtype import FLOAT32, INT32
 from ftuner.core.gpu.attention import AttentionCall, AttentionForm, AttentionKernel
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES
-
-_SHARED_LAYOUT = ",NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)"
-"""Where the copy engine leaves a block in Gluon; Triton chooses it by itself."""
 
 
 def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
@@ -26,11 +23,10 @@ def attention_arguments(kernel: AttentionKernel) -> tuple[Argument, ...]:
     pointers = {name: Argument(name, element, whole) for name in ("q", "k", "v", "out")}
     described = form.loads == "descriptors"
     if described:
-        dtype = TRITON_TYPES[form.dtype.name]
         for array, blocks in (("k", form.depth_blocks), ("v", form.column_blocks)):
             for i, size in enumerate(blocks):
-                layout = _SHARED_LAYOUT if kernel.tile.specialised else ""
-                kind = f"tensordesc<{dtype}[1, 1, {kernel.tile.bk}, {size}]{layout}>"
+                block = (1, 1, kernel.tile.bk, size)
+                kind = descriptor_type(form.dtype, block, kernel.tile.specialised)
                 pointers[array_argument(array, i)] = Argument(array_argument(array, i), kind)
     # Divisors of numbers that are counted in elements.
     divisors = dict.fromkeys(("q", "k", "v", "out", "depth", "columns"),

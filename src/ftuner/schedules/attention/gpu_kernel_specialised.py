@@ -1,10 +1,10 @@
 """The text of an attention kernel whose warps are specialised, in Gluon, for sm_90.
 
-One warp fetches blocks of keys and values by the copy engine. Two warpgroups, each with half of the
-tile's rows, multiply and compute powers. Each issues the product of the next block of keys, then
+The warps are those of `codegen.triton.gluon`: one fetches blocks of keys and values, two warpgroups
+multiply and compute powers. Each issues the product of the next block of keys, then
 that of the last block's powers and values, and computes the next powers while the latter runs: the
 matrix units have work while the warpgroup computes its softmax (Shah et al., "FlashAttention-3",
-arXiv 2407.08608). Registers move from the fetching warp to the warpgroups.
+arXiv 2407.08608).
 
 Step i of `count` multiplies the keys of block i and the values of block i - 1. One mbarrier,
 `free`, gives both buffers back in the next step, where the warps of a warpgroup meet once. Blocks
@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from textwrap import indent
 
-from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
-from ftuner.core.gpu.attention import SPECIALISED_REGISTERS, AttentionKernel
+from ftuner.codegen.triton.gluon import barrier_lines, specialised_function
+from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source
+from ftuner.core.gpu.attention import AttentionKernel
 from ftuner.schedules.attention.gpu_kernel_operands import attention_arguments
 from ftuner.schedules.attention.gpu_kernel_places import place_lines, range_lines
 
-_REGISTERS = (240, 24)
-"""Of a thread that multiplies and of one that fetches: 2 x 240 + 24 are three times
-`SPECIALISED_REGISTERS`."""
 _PRELUDE = """
 BQ = tl.constexpr({bq})
 BK = tl.constexpr({bk})
@@ -159,14 +157,6 @@ out += request * out_batch + head * out_head + member * out_member
 queries = tl.allocate_shared_memory(DTYPE, [2, HALF, DEPTH], QUERIES)
 k_blocks = tl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BK, DEPTH], k.layout)
 v_blocks = tl.allocate_shared_memory(DTYPE, [STAGES, 1, 1, BK, DEPTH], v.layout)
-k_full = mbarrier.allocate_mbarrier(STAGES)
-v_full = mbarrier.allocate_mbarrier(STAGES)
-free = mbarrier.allocate_mbarrier(STAGES)
-for stage in tl.static_range(STAGES):
-    mbarrier.init(k_full.index(stage), 1)
-    mbarrier.init(v_full.index(stage), 1)
-    mbarrier.init(free.index(stage), 2)
-fence_async_shared()
 given = (
     q, out, q_row, out_row, queries, k_blocks, v_blocks, k_full, v_full, free, tile * BQ, rows,
     keys, count, whole, end, limit, scale * LOG2_E, blind, undefined,
@@ -174,11 +164,8 @@ given = (
 fetched = (
     k, v, k_blocks, v_blocks, k_full, v_full, free, request * k_batch, head * k_head,
     request * v_batch, head * v_head, count,
-)
-tl.warp_specialize(
-    [(attend, (0,) + given), (attend, (1,) + given), (fetch, fetched)], [4, 1],
-    [{multiplying}, {fetching}]
 )"""
+_BARRIERS = {"k_full": ("STAGES", 1), "v_full": ("STAGES", 1), "free": ("STAGES", 2)}
 
 
 def specialised_source(kernel: AttentionKernel) -> Source:
@@ -204,8 +191,7 @@ def specialised_source(kernel: AttentionKernel) -> Source:
         seeing="(position + limit >= 0) & (keys > 0)" if causal else "keys > 0",
     )  # fmt: skip
     body = [*place_lines(kernel), *range_lines(kernel), *([] if causal else ["limit = 0"])]
-    body += _BODY.format(multiplying=_REGISTERS[0], fetching=_REGISTERS[1]).splitlines()
-    return function_source(
-        kernel.symbol, prelude, attention_arguments(kernel), body, tile.warps // 2, tile.stages,
-        SPECIALISED_REGISTERS,
-    )  # fmt: skip
+    body += [*barrier_lines(_BARRIERS), *_BODY.splitlines()]
+    return specialised_function(
+        kernel.symbol, prelude, attention_arguments(kernel), body, "attend", tile.stages
+    )

@@ -21,6 +21,7 @@ from ftuner.cost.gpu.tile import (
     specialises,
     supports,
     tile_cost,
+    warpgroups_of,
 )
 from ftuner.errors import DTypeError, HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
@@ -51,7 +52,11 @@ class GpuLibrary:
             alignment=alignment, c_aligned=c_aligned, split=split, epilogue=epilogue, window=window,
             slicing=self.hardware.tuning.slicing,
         )  # fmt: skip
-        return replace(found, specialised=specialises(self.hardware, found))
+        return replace(
+            found,
+            specialised=specialises(self.hardware, found),
+            warpgroups=warpgroups_of(self.hardware, found),
+        )
 
     def loads(self, alignment: int, window: int = 0) -> Loads:
         """Returns how tiles of A and B reach shared memory; those of a window have an address for
@@ -89,9 +94,11 @@ class GpuLibrary:
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
 
-    def cost(self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES) -> TileCost:
+    def cost(
+        self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES, warpgroups: int = 1
+    ) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
-        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment)
+        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment, warpgroups)
         assert found is not None
         return found
 
