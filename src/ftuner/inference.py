@@ -103,8 +103,10 @@ def load(
             a scale for each, so that a row does not depend on the others of its batch (AVX-VNNI,
             AVX512-VNNI).
             `int4-weights` rounds weights of at least 16384 elements to 4 bits with a scale for each
-            32 steps of k, on any CPU; rows stay float32. Nothing is rounded unless it is asked for.
-            Products that a file has quantised are computed in integers in any case.
+            32 steps of k, on any CPU; rows stay float32. `int4-dynamic` rounds such weights so, and
+            rows as `int8-dynamic` does, also by weights that a file has in blocks of levels.
+            Nothing is rounded unless it is asked for. Products that a file has quantised are
+            computed in integers in any case.
         unpad: "auto" has `run` leave out the padding of a batch, on a CPU: rows of which the mask,
             an input of requests by positions, ends with zeros. Each then has the bits that it has
             in `Model.run_batch`, and outputs are zero at the positions that were left out. This is

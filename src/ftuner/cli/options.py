@@ -59,7 +59,7 @@ HeldOption = Annotated[
     str | None, option("DTYPE", "On a GPU: bfloat16 or float16, to hold float32 in.", "--dtype")
 ]
 PrecisionOption = Annotated[
-    str, option("NAME", "On a CPU: bfloat16, int8-dynamic or int4-weights, to multiply float32 in.")
+    str, option("NAME", "On a CPU: bfloat16, int8-dynamic, int4-weights or int4-dynamic.")
 ]
 AppendOption = Annotated[
     bool,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 
@@ -117,6 +117,28 @@ def codes_of(block: DType) -> tuple[float, ...]:
 def block_of_floats(numbers: int) -> DType:
     """`numbers` consecutive steps of k in float32."""
     return DType(f"float32x{numbers}", 4 * numbers, 24, "block", numbers)
+
+
+@lru_cache(maxsize=64)
+def block_of_bytes(numbers: int) -> DType:
+    """Return the dtype of `numbers` consecutive steps of k of a row in uint8."""
+    return DType(f"bytes{numbers}", numbers, 0, "block", numbers)
+
+
+_SIGNED = "s"
+
+
+@lru_cache(maxsize=64)
+def block_of_signed_levels(bits: int, numbers: int, zeros: bool) -> DType:
+    """Return the dtype of a block like those of `block_of_levels`, in the form that rows of bytes
+    are multiplied by (`graph.blocks.as_signed`)."""
+    block = block_of_levels(bits, numbers, zeros)
+    return replace(block, name=block.name + _SIGNED)
+
+
+def has_signed_levels(block: DType) -> bool:
+    """Whether a block is one of `block_of_signed_levels`."""
+    return block.name.endswith(_SIGNED)
 
 
 def levels_of(block: DType) -> tuple[int, bool]:

@@ -36,7 +36,12 @@ class ProductTypes:
     @property
     def widens(self) -> bool:
         """Whether elements of B are converted to A's dtype before they are multiplied."""
-        return self.b.itemsize < self.a.itemsize
+        return self.b.itemsize < self.a.itemsize and not self.of_bytes
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether A is blocks of bytes, which are multiplied by levels as words are."""
+        return self.a.kind == "block" and self.a.itemsize == self.a.numbers
 
     @property
     def widened(self) -> ProductTypes:
@@ -45,7 +50,10 @@ class ProductTypes:
 
     @property
     def multiplied(self) -> ProductTypes:
-        """The types that multiply-adds read: B is widened, and blocks are their numbers."""
+        """The types that multiply-adds read: B is widened, and blocks are their numbers, or words
+        of them."""
+        if self.of_bytes:
+            return WORD_PRODUCTS[UINT8]
         if self.a.kind == "block":
             return ProductTypes(self.accumulator, self.accumulator, self.accumulator, self.c)
         return self.widened
@@ -62,7 +70,7 @@ class ProductTypes:
     @property
     def steps(self) -> int:
         """Multiply-adds in turn for an element of A, which is one step of k."""
-        return self.a.numbers if self.a.kind == "block" else 1
+        return self.a.numbers // self.multiplied.a.numbers if self.a.kind == "block" else 1
 
     def __str__(self) -> str:
         names = [str(t) for t in (self.a, self.b, self.accumulator, self.c)]

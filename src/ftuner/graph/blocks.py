@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ftuner.core.dtype import DType, block_of_codes, block_of_levels, codes_of, levels_of
+from ftuner.core.dtype import (
+    DType,
+    block_of_codes,
+    block_of_levels,
+    block_of_signed_levels,
+    codes_of,
+    has_signed_levels,
+    levels_of,
+)
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Array
 
@@ -40,16 +48,48 @@ def of_blocks(blocks: Array, dtype: DType) -> Array:
     """The float32 weight (k, n) that blocks hold."""
     bits, has_zeros = levels_of(dtype)
     count, n = blocks.shape
-    words = np.ascontiguousarray(blocks).view(WORD).reshape(count, n, -1)
-    of_levels = dtype.numbers * bits // (8 * WORD.itemsize)
-    numbers = words[..., of_levels:].view("<f4")
-    levels = unpacked(np.ascontiguousarray(words[..., :of_levels]).view(np.uint8), bits)
-    zeros = numbers[..., 1:2] if has_zeros else np.float32(1 << (bits - 1))
+    packed_levels, numbers = _parts(blocks, dtype)
+    levels, half = unpacked(packed_levels, bits), np.float32(1 << (bits - 1))
+    if has_signed_levels(dtype):
+        words = levels.reshape(count, n, -1, WORD.itemsize, 8 // bits) ^ (1 << (bits - 1))
+        levels = words.swapaxes(-1, -2).reshape(levels.shape)
+        step = np.float32(2.0 ** (8 - bits))
+        numbers = np.stack([numbers[..., 0] * step, numbers[..., -1] / step + half], -1)
+    zeros = numbers[..., 1:2] if has_zeros else half
     codes = np.asarray(codes_of(dtype), np.float32)
     with np.errstate(all="ignore"):
         values = codes[levels] if codes.size else levels.astype(np.float32) - zeros
         weight: Array = values * numbers[..., :1]
     return np.ascontiguousarray(weight.transpose(0, 2, 1)).reshape(-1, n)
+
+
+def _parts(blocks: Array, dtype: DType) -> tuple[Array, Array]:
+    """The levels of blocks (..., bytes), and their scales and perhaps zero points, which are both
+    parts of one array of words."""
+    bits, _ = levels_of(dtype)
+    words = np.ascontiguousarray(blocks).view(WORD).reshape(*blocks.shape, -1)
+    of_levels = dtype.numbers * bits // (8 * WORD.itemsize)
+    levels = np.ascontiguousarray(words[..., :of_levels]).view(np.uint8)
+    return levels, words[..., of_levels:].view("<f4")
+
+
+def as_signed(blocks: Array, dtype: DType) -> tuple[Array, DType]:
+    """The same weight as blocks whose levels become signed bytes by a shift and a mask.
+
+    Level `4 i + j` of a word, minus half of the range, is field `i` of byte `j`, in two's
+    complement. At the top of a byte it is `2 ** (8 - bits)` times as large: the scale has the
+    inverse factor, and the zero point, which is minus half of the range, too, has this one."""
+    bits, has_zeros = levels_of(dtype)
+    packed_levels, numbers = _parts(blocks, dtype)
+    levels = unpacked(packed_levels, bits) ^ (1 << (bits - 1))
+    words = levels.reshape(*blocks.shape, -1, 8 // bits, WORD.itemsize)
+    ordered = packed(words.swapaxes(-1, -2), bits).reshape(packed_levels.shape)
+    step = np.float32(2.0 ** (8 - bits))
+    zeros = (numbers[..., 1] - np.float32(1 << (bits - 1))) * step if has_zeros else None
+    found, _ = blocks_of(
+        ordered.swapaxes(0, 1), bits, (numbers[..., 0] / step).T, None if zeros is None else zeros.T
+    )  # fmt: skip
+    return found, block_of_signed_levels(bits, dtype.numbers, has_zeros)
 
 
 def unpacked(packed: Array, bits: int) -> Array:

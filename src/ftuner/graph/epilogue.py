@@ -11,7 +11,7 @@ import numpy as np
 
 from ftuner.core.cpu.tile import MAX_OPERANDS
 from ftuner.core.dim import Shape
-from ftuner.core.dtype import FLOAT32, UINT8, DType, moved_as
+from ftuner.core.dtype import FLOAT32, UINT8, DType, block_of_bytes, moved_as
 from ftuner.core.expr import (
     ACCUMULATOR,
     Apply,
@@ -69,7 +69,8 @@ class PendingRows(Pending):
     @property
     def of_levels(self) -> bool:
         """Whether sums of levels are added up, which may be rounded to levels again."""
-        return self.dtype == FLOAT32 and self.multiplied == WORD_PRODUCTS[UINT8].a
+        levels = WORD_PRODUCTS[UINT8].a, block_of_bytes(self.multiplied.numbers)
+        return self.dtype == FLOAT32 and self.multiplied in levels
 
     @property
     def stored(self) -> DType:

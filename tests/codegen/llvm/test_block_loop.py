@@ -8,7 +8,14 @@ import pytest
 from ftuner.codegen.llvm.kernels import family, widen
 from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.cpu.tile import RegisterTile, UKernel
-from ftuner.core.dtype import DType, block_of_codes, block_of_floats, block_of_levels
+from ftuner.core.dtype import (
+    DType,
+    block_of_bytes,
+    block_of_codes,
+    block_of_floats,
+    block_of_levels,
+    block_of_signed_levels,
+)
 from ftuner.core.product import product_types
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning
@@ -48,3 +55,30 @@ def test_codes_are_looked_up_in_registers(isa: str, lookups: int) -> None:
     instructions = instructions_of(isa, block_of_codes("nf4", 32))
     found = [name for name in instructions if name in ("vpermps", "vpermd")]
     assert len(found) == lookups * 8 * 3
+
+
+@pytest.mark.parametrize(
+    ("isa", "extension", "name"),
+    [("avx2", "avxvnni", "vpdpbusd"), ("avx512", "avx512vnni", "vpdpbusd"),
+     ("neon", "i8mm", "usdot")],
+)  # fmt: skip
+@pytest.mark.parametrize(("bits", "zeros"), [(4, False), (8, True), (2, False)])
+def test_four_levels_are_multiplied_by_one_instruction(
+    isa: str, extension: str, name: str, bits: int, zeros: bool
+) -> None:
+    """Of a block, in each row and vector; zero points take the sum of each row, too. There are at
+    most a shift and a mask for each vector of levels, and no spills."""
+    row = instruction_set(isa)
+    triple = "aarch64-unknown-linux-gnu" if isa == "neon" else "x86_64-unknown-linux-gnu"
+    cpu = "generic" if isa == "neon" else "x86-64"
+    target = Target(triple, cpu, f"{row.features},+{extension}")
+    types = product_types(block_of_bytes(32), block_of_signed_levels(bits, 32, zeros))
+    kernel = UKernel(RegisterTile(2, 2, 1), types, isa, row.vector_bytes // 4)
+    module = ir.Module()
+    family.emit(module, (kernel,), row, KLoopTuning(), 64)
+    assembly = compile_assembly(module, target)
+    names = re.findall(r"^\t(?:\{vex\}\s)?([a-z]\w*)", assembly, re.MULTILINE)
+    unrolled = min(bits, 4) * 8 // bits
+    assert names.count(name) == unrolled * (6 if zeros else 4)
+    shifts = [x for x in names if re.match("vpslld|shl$", x)]
+    assert len(shifts) <= unrolled * 2

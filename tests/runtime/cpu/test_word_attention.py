@@ -292,7 +292,7 @@ def test_keys_that_are_constants() -> None:
 
 
 def test_only_where_it_is_asked_for_and_pays() -> None:
-    for precision in ("", "int8-dynamic", "int4-weights"):
+    for precision in ("", "int8-dynamic", "int4-weights", "int4-dynamic"):
         graph = optimised(graph_of(32), halves=False, precision=precision)
         assert operators(graph).count("attention") == 1
     for depth, dtype in ((8, FLOAT32), (symbol("D"), FLOAT32), (32, FLOAT64)):

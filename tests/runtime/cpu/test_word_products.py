@@ -11,7 +11,8 @@ import ftuner
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from ftuner.errors import ConfigurationError
-from ftuner.graph.algebra import apply, concat, constant, rint, tanh
+from ftuner.graph import folding
+from ftuner.graph.algebra import apply, concat, constant, gather, rint, tanh
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
@@ -151,6 +152,37 @@ def test_convolutions_are_exact(
             np.testing.assert_allclose(reference, wanted, rtol=1e-5, atol=1)
 
 
+@pytest.mark.parametrize("window", [False, True])
+@pytest.mark.parametrize("wide", [FLOAT32, FLOAT64])
+def test_integers_that_are_moved_before_they_are_floats(window: bool, wide: DType) -> None:
+    """As ConvInteger gives them, whose channels are first."""
+    weight = RNG.integers(-128, 128, (150, 131)).astype(np.int8)
+    builder = Builder()
+    x = builder.input("x", UINT8, (symbol("b"), symbol("m"), 150))
+    with builder.writing():
+        levels, integers = x.cast(wide) - 7.0, constant(weight).cast(wide)
+        if window:
+            y = apply(
+                "convolution", levels, integers.reshape((1, 150, 131)), groups=1, strides=(1,),
+                dilations=(1,), begin=(0,), extents=(symbol("m"),),
+            )  # fmt: skip
+        else:
+            y = levels @ integers
+        y = y.cast(INT64).cast(INT32).transpose((0, 2, 1)).cast(FLOAT32) * 0.25
+    graph = builder.graph([x], [("y", y)])
+    narrow = optimised(graph, halves=False, words=(UINT8,))
+    assert {"word_matmul", "word_convolution"} & {*operators(narrow)}
+    assert not {"cast", "matmul", "convolution"} & {*operators(narrow)}
+    given = RNG.integers(0, 256, (2, 9, 150)).astype(np.uint8)
+    sums = (given.astype(np.int64) - 7) @ weight.astype(np.int64)
+    wanted = (sums.swapaxes(1, 2) / 4).astype(np.float32)
+    np.testing.assert_array_equal(run_reference(narrow, [given])[0], wanted)
+    device = CpuBackend()
+    if UINT8 in device.narrow_dtypes:
+        run = CompiledGraph(narrow, device, Options(threads=2))
+        np.testing.assert_array_equal(run.run([given])[0], wanted)
+
+
 def rounded(x: Value, zero: int, to: DType) -> Value:
     limits = np.iinfo(to.name)
     return (rint(x) + float(zero)).at_least(int(limits.min)).at_most(int(limits.max)).cast(to)
@@ -260,7 +292,7 @@ def float_graph(k: int, n: int) -> tuple[Graph, Any]:
     return builder.graph([x], [("y", y)]), weight
 
 
-@pytest.mark.parametrize("precision", [p for p in PRECISIONS if PRECISIONS[p].rows != FLOAT32])
+@pytest.mark.parametrize("precision", ["bfloat16", "int8-dynamic"])
 @pytest.mark.parametrize(("k", "n"), [(64, 96), (67, 33), (385, 130)])
 def test_precision_of_floats(precision: str, k: int, n: int) -> None:
     graph, weight = float_graph(k, n)
@@ -289,6 +321,32 @@ def test_precision_of_floats(precision: str, k: int, n: int) -> None:
         for i in range(3):
             (alone,) = run.run([x[i : i + 1]])
             np.testing.assert_allclose(alone, got[i : i + 1], rtol=apart, atol=apart)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_large_tables_that_products_read_transposed(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are looked up in the weight of the last product, which no pass has transposed."""
+    monkeypatch.setattr(folding, "MAX_FOLDED_BYTES", 1 << 10)
+    table = (RNG.standard_normal((300, 67)) / 8).astype(np.float32)
+    builder = Builder()
+    tokens = builder.input("tokens", INT64, (symbol("m"),))
+    with builder.writing():
+        looked_up = constant(table)
+        y = tanh(gather(looked_up, tokens)) @ looked_up.transpose((1, 0))
+    graph = builder.graph([tokens], [("y", y)])
+    assert "transpose" in operators(optimised(graph, halves=False))
+    found = optimised(graph, halves=False, precision=precision)
+    assert not {"matmul", "transpose"} & {*operators(found)}
+    given = np.array([3, 299, 0, 7, 7])
+    wanted = np.tanh(table[given].astype(np.float64)) @ table.T
+    (got,) = run_reference(found, [given])
+    assert np.linalg.norm(got - wanted) < 0.2 * np.linalg.norm(wanted)
+    device = CpuBackend()
+    if PRECISIONS[precision].rows in {FLOAT32, *device.narrow_dtypes}:
+        (found_here,) = CompiledGraph(found, device, Options(threads=1)).run([given])
+        np.testing.assert_allclose(found_here, got, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("hidden", [96, 33, 130])

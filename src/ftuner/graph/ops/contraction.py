@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, DType
+from ftuner.core.dtype import FLOAT32, NARROW_DTYPES, UINT8, DType, has_signed_levels
 from ftuner.core.index_expr import Index, Nest
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import GraphError, ShapeError
@@ -107,9 +107,12 @@ def _word_matmul(a: Any, b: Any) -> Any:
 def _infer_block_matmul(
     types: Types, attributes: Attributes, require: Require
 ) -> tuple[TensorType]:
-    """Rows of float32 times a matrix (k, n), given as blocks of levels (k / numbers, n)."""
+    """Rows of float32, or of uint8 where levels are signed, times a matrix (k, n), given as blocks
+    of levels (k / numbers, n). The sums are float32."""
     a, b = types
-    if a.dtype != FLOAT32 or b.dtype.kind != "block" or b.dtype != attributes["block"]:
+    if b.dtype.kind != "block" or b.dtype != attributes["block"]:
+        raise GraphError(f"block_matmul of {a} and {b}")
+    if a.dtype != (UINT8 if has_signed_levels(b.dtype) else FLOAT32):
         raise GraphError(f"block_matmul of {a} and {b}")
     if a.rank < 2 or b.rank != 2:
         raise ShapeError(f"block_matmul of {a} and {b}: expected two axes or more, and two")
@@ -149,7 +152,7 @@ CONTRACTIONS = (
     Operator("word_matmul", _infer_word_matmul, _word_matmul,
              work=_work, numerics=Numerics.PRODUCT),
     Operator("block_matmul", _infer_block_matmul,
-             lambda a, b, block: np.matmul(a, of_blocks(b, block)),
+             lambda a, b, block: np.matmul(a.astype(np.float32), of_blocks(b, block)),
              work=_work, numerics=Numerics.PRODUCT),
     Operator("determinant", _infer_determinant, _reference_determinant,
              work=_work_determinant, numerics=Numerics.REDUCTION),

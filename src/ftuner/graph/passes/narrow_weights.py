@@ -145,7 +145,7 @@ BITS, NUMBERS = 4, 32
 
 
 def by_blocks(rows: Value, blocks: Array, dtype: DType) -> Value:
-    """The product of float32 rows and a weight of at least as many steps of k."""
+    """The product of rows and a weight of at least as many steps of k."""
     missing = len(blocks) * dtype.numbers - rows.shape[-1]
     if missing != 0:
         before = (0,) * rows.rank
@@ -168,12 +168,28 @@ def _widened(around: Surroundings, blocks: Value) -> Value:
 
 @rule("matmul")
 def in_int4(node: Node, around: Surroundings) -> Value | None:
-    """The product by the weight rounded to blocks, if it is large, finite and read here alone."""
-    rows, weight = node.inputs
-    array = weight.constant
-    if array is None or array.ndim != 2 or node.output.dtype != FLOAT32:
+    """The product by the weight rounded to blocks."""
+    found = int4_blocks(node, around)
+    return None if found is None else by_blocks(node.inputs[0], *found)
+
+
+def known_weight(node: Node, around: Surroundings) -> Array | None:
+    """The weight (k, n) of a product of float32, if it is a matrix of the graph. Where that is
+    large, as is a table of tokens that a product reads, too, folding has left it transposed."""
+    weight = node.inputs[1]
+    turned = around.producer(weight, "transpose")
+    array = weight.constant if turned is None else turned.inputs[0].constant
+    if array is None or weight.rank != 2 or node.output.dtype != FLOAT32:
+        return None
+    return array if turned is None else array.T
+
+
+def int4_blocks(node: Node, around: Surroundings) -> tuple[Array, DType] | None:
+    """The weight of a product rounded to blocks, if it is large, finite and read there alone."""
+    weight, array = node.inputs[1], known_weight(node, around)
+    if array is None:
         return None
     small = array.size < LEAST_ELEMENTS or len(array) < NUMBERS
     if small or around.read(weight) > 1 or not np.isfinite(array).all():
         return None
-    return by_blocks(rows, *rounded(array, BITS, NUMBERS))
+    return rounded(array, BITS, NUMBERS)

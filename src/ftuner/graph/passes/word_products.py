@@ -8,7 +8,7 @@ results of MatMulInteger.
 Of any model, products of float32 by a weight are computed in another precision if that is asked
 for: both operands are rounded to bfloat16, as are those of attention, or to 8-bit levels with a
 scale for each row of a, so that rows do not depend on each other, and for each column of the
-weight.
+weight, or in each block of it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType
+from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType, codes_of
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.graph.algebra import apply, zero_padded
 from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
+from ftuner.graph.blocks import as_signed, of_blocks
 from ftuner.graph.ir import Array, Node, Value, building
+from ftuner.graph.known_values import static
 from ftuner.graph.ops.contraction import words_of
 from ftuner.graph.ops.reduction import LEVELS, SIGN
-from ftuner.graph.passes.narrow_weights import in_int4, weight_levels
+from ftuner.graph.passes.narrow_weights import (
+    by_blocks,
+    in_int4,
+    int4_blocks,
+    known_weight,
+    weight_levels,
+)
 from ftuner.graph.rewrite.rule import Pass, rule, together
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
@@ -35,6 +43,8 @@ EXTREMA = ("minimum", "maximum")
 MOVES = ("transpose", "reshape")
 MOVES_OF_OPERANDS = (*MOVES, "slice")
 """The moves before attention, of which slices take a merged product apart."""
+MOST_EXACT = 512
+"""Longest blocks whose sums of products of levels, below 2^15 each, float32 has exactly."""
 LEAST_STEPS = 16
 """Fewest steps of k for which the operands of a product are rounded: it takes longer to round rows
 than to multiply them. Assumed."""
@@ -80,21 +90,32 @@ def product_of_levels(node: Node, around: Surroundings) -> Value | None:
 
 @rule("cast")
 def product_of_levels_as_float(node: Node, around: Surroundings) -> Value | None:
-    """The same product that is converted to float32 by way of integers that nothing else reads."""
+    """The same product, or a convolution, that is converted to float32 by way of integers that
+    nothing else reads, and that may be moved."""
     before: Node | None = node
-    while before is not None and before.op == "cast":
+    moves: list[Node] = []
+    while before is not None and before.op in ("cast", *MOVES):
         (x,) = before.inputs
-        if before is not node and before.output.dtype not in (INT32, INT64):
+        if before.op in MOVES:
+            moves.append(before)
+        elif before is not node and before.output.dtype not in (INT32, INT64):
             return None
         before = around.producer_of(x) if around.read(x) == 1 else None
-    return None if before is None or before.op != "matmul" else _of_levels(before, around)
+    if before is None or before.op not in ("matmul", "convolution"):
+        return None
+    found = _of_levels(before, around)
+    if found is None:
+        return None
+    for move in reversed(moves):
+        found = apply(move.op, found, **move.attributes)
+    return found
 
 
 def _of_levels(node: Node, around: Surroundings) -> Value | None:
     a, b = node.inputs
     rows = _rows(around, a) if isinstance(a.shape[-1], int) else None
     found = None if rows is None or b.rank < 2 else around.once(weight_levels, b)
-    if rows is None or found is None:
+    if rows is None or found is None or node.attributes.get("groups", 1) != 1:
         return None
     return _product(rows, *found, node.attributes) if node.op != "matmul" or b.rank == 2 else None
 
@@ -102,7 +123,7 @@ def _of_levels(node: Node, around: Surroundings) -> Value | None:
 @rule("convolution")
 def convolution_of_levels(node: Node, around: Surroundings) -> Value | None:
     """The same for a convolution that is not in groups."""
-    return _of_levels(node, around) if node.attributes["groups"] == 1 else None
+    return _of_levels(node, around)
 
 
 products_of_levels = together(product_of_levels, product_of_levels_as_float, convolution_of_levels)
@@ -161,16 +182,14 @@ def _by_words(rows: Value, weight: Array, window: Mapping[str, Any] | None = Non
     return apply("word_convolution" if window else "word_matmul", rows, words, **(window or {}))
 
 
-def _known_weight(node: Node) -> Array | None:
-    weight = node.inputs[1].constant
-    if weight is None or weight.ndim != 2 or node.output.dtype != FLOAT32:
-        return None
-    return weight if len(weight) >= LEAST_STEPS else None
+def _known_weight(node: Node, around: Surroundings) -> Array | None:
+    weight = known_weight(node, around)
+    return weight if weight is not None and len(weight) >= LEAST_STEPS else None
 
 
 @rule("matmul")
-def in_bfloat16(node: Node) -> Value | None:
-    weight = _known_weight(node)
+def in_bfloat16(node: Node, around: Surroundings) -> Value | None:
+    weight = _known_weight(node, around)
     if weight is None:
         return None
     rounded = bits_of(converted(weight, BFLOAT16), BFLOAT16)
@@ -229,9 +248,27 @@ def _is_rounded(around: Surroundings, value: Value) -> bool:
 
 
 @rule("matmul")
-def in_int8(node: Node) -> Value | None:
-    weight = _known_weight(node)
+def in_int8(node: Node, around: Surroundings) -> Value | None:
+    weight = _known_weight(node, around)
     return None if weight is None else _by_levels(node.inputs[0], weight)
+
+
+@rule("matmul")
+def in_int4_by_levels(node: Node, around: Surroundings) -> Value | None:
+    """The product of levels of rows and the weight rounded to blocks."""
+    found = int4_blocks(node, around)
+    a, weight = node.inputs
+    return None if found is None else _levels_by_blocks(a, *found, static(weight.shape)[0])
+
+
+@rule("block_matmul")
+def blocks_by_levels(node: Node) -> Value | None:
+    """The product of levels of rows and a weight that a file has in blocks of levels."""
+    a, blocks = node.inputs
+    dtype = blocks.dtype
+    if blocks.constant is None or codes_of(dtype) or dtype.numbers > MOST_EXACT:
+        return None
+    return _levels_by_blocks(a, blocks.constant, dtype, len(blocks.constant) * dtype.numbers)
 
 
 class Precision(NamedTuple):
@@ -246,6 +283,7 @@ PRECISIONS: Mapping[str, Precision] = {
     "bfloat16": Precision(together(in_bfloat16, attention_in_bfloat16), BFLOAT16),
     "int8-dynamic": Precision(in_int8, UINT8),
     "int4-weights": Precision(in_int4, FLOAT32),
+    "int4-dynamic": Precision(together(in_int4_by_levels, blocks_by_levels), UINT8),
 }
 """The other precisions, by the names that users give."""
 
@@ -258,6 +296,14 @@ def _by_levels(a: Value, weight: Array) -> Value:
     integers = np.rint(weight / factor).astype(np.int8)
     found = _by_words(rows, integers) - _row(SIGN * integers.sum(0, dtype=np.int64))
     return found * scale.unsqueeze([a.rank - 1]) * _row(factor)
+
+
+def _levels_by_blocks(a: Value, blocks: Array, dtype: DType, k: int) -> Value:
+    """The product of rows that are rounded to levels of their own range, and a weight in blocks."""
+    rows, scale = building().add_many("row_levels", a)
+    sums = of_blocks(blocks, dtype)[:k].sum(0, dtype=np.float64)
+    found = by_blocks(rows, *as_signed(blocks, dtype)) - _row(SIGN * sums)
+    return found * scale.unsqueeze([a.rank - 1])
 
 
 def _rows(around: Surroundings, value: Value) -> _Rows | None:

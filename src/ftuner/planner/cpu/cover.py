@@ -91,7 +91,8 @@ class CoverTable:
             else:
                 terms = step_cycles(kernel.tile, isa, kernel.types)
                 fixed = tile_cycles(kernel.tile, tuning, scratch)
-            widen = widen_cycles(kernel.tile, isa, kernel.types.b) if kernel.types.widens else 0.0
+            widens = kernel.types.widens or kernel.types.of_bytes
+            widen = widen_cycles(kernel.tile, isa, kernel.types.b) if widens else 0.0
             each = kernel.types.steps
             cycles = each * max(terms.cycles, terms.issue + widen)
             cycles = overlapped(cycles, row_of_b_cycles, tuning.l2_overlap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ftuner.core.dtype import DType, block_of_floats
+from ftuner.core.dtype import UINT8, DType, block_of_bytes, block_of_floats
 from ftuner.core.expr import Expr
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words, permuted
@@ -94,8 +94,11 @@ class PendingProduct(PendingRows):
 def lower(node: Node, placement: Placement) -> tuple[PendingProduct] | None:
     a, b = node.inputs
     if node.op in ("word_matmul", "block_matmul"):
-        of_blocks = b.dtype.kind == "block"
-        words = block_of_floats(b.dtype.numbers) if of_blocks else WORD_PRODUCTS[a.dtype].a
+        if b.dtype.kind == "block":
+            block_of = block_of_bytes if a.dtype == UINT8 else block_of_floats
+            words = block_of(b.dtype.numbers)
+        else:
+            words = WORD_PRODUCTS[a.dtype].a
         left, right = _words(a, words, placement), placement.view(b, b.dtype)
         return (PendingProduct(node.output, True, NO_EPILOGUE, node.op, left, right),)
     if a.dtype.kind != "float":

@@ -8,18 +8,21 @@ are read in one stream, and no kernel depends on their values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import add_chains, at, const, scalar_type, slot, splat
+from ftuner.codegen.llvm.ir.builder import I32, add_chains, at, const, scalar_type, slot, splat
 from ftuner.codegen.llvm.ir.instructions import L1, emitter_of, prefetch
 from ftuner.codegen.llvm.ir.loops import carried_loop
+from ftuner.codegen.llvm.ir.vector_arithmetic import splat as every
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, Multiples
 from ftuner.codegen.llvm.kernels.widen import WORD_BYTES, Levels
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import UKernel
-from ftuner.core.dtype import levels_of
+from ftuner.core.dtype import FLOAT32, levels_of
+from ftuner.core.product import product_types
 
 MOST_CHAINS = 2
 """Sets of sums that take the steps in turns. Derived: widening a vector takes as long as one
@@ -106,3 +109,78 @@ class BlockLoop:
         tile = self._kernel.tile.vectors * self._kernel.lanes * WORD_BYTES
         for line in range(0, tile, self._options.line_bytes):
             prefetch(self._builder, at(self._builder, row, line), L1)
+
+
+MOST_WORDS = 4
+"""Words of a block that are unrolled: all of 32 levels of 4 bits. Assumed."""
+
+
+class ByteBlockLoop(BlockLoop):
+    """The same for rows of bytes: four levels of a word at a time become signed bytes, which are
+    multiplied as words are. Sums of a block are exact in int32, and then in float32, too."""
+
+    def _block(self, a: ir.Value, b: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
+        builder, kernel = self._builder, self._kernel
+        vectors, block = range(kernel.tile.vectors), kernel.types.b
+        add_scaled = emitter_of(self._options.isa, product_types(FLOAT32))
+        bits, has_zeros = levels_of(block)
+        of_word, count = 8 // bits, block.numbers * bits // (8 * WORD_BYTES)
+        unrolled = math.gcd(count, MOST_WORDS)
+        chains, size = min(kernel.tile.chains, MOST_CHAINS), len(sums)
+        of_rows = kernel.mr if has_zeros else 0
+        integers = ir.VectorType(I32, kernel.lanes)
+        mask = every(integers, _word_of((1 << bits) - 1 << (8 - bits)))
+        ones = every(integers, _word_of(1))
+
+        def words(given: list[ir.Value]) -> list[ir.Value]:
+            a, b, *parts = given
+            for number in range(unrolled):
+                self._ask(at(builder, b, self._ahead))
+                packed = [self._vector_at(b, v, integers) for v in vectors]
+                for field in range(of_word):
+                    shift = every(integers, 8 - bits * (field + 1))
+                    levels = [builder.and_(builder.shl(p, shift), mask) for p in packed]
+                    step = number * of_word + field
+                    first = step % chains * size
+                    for i in range(kernel.mr):
+                        place = at(builder, at(builder, a, self._a_rows[i]), step * WORD_BYTES)
+                        word = builder.load(place, typ=I32, align=WORD_BYTES)
+                        row = splat(builder, word, kernel.lanes)
+                        for v in vectors:
+                            here = first + i * len(vectors) + v
+                            parts[here] = self._multiply_add(builder, row, levels[v], parts[here])
+                        if has_zeros:
+                            here = chains * size + i
+                            parts[here] = self._multiply_add(builder, row, ones, parts[here])
+                b = at(builder, b, self._row_bytes)
+            return [at(builder, a, unrolled * of_word * WORD_BYTES), b, *parts]
+
+        first = [a, b, *[ir.Constant(integers, None)] * (size * chains + of_rows)]
+        a, b, *parts = carried_loop(builder, const(count // unrolled), first, words, some=True)
+        self._ask(at(builder, b, self._ahead))
+        scales = [self._vector_at(b, v, self._vector) for v in vectors]
+        zeros = []
+        if has_zeros:
+            b = at(builder, b, self._row_bytes)
+            self._ask(at(builder, b, self._ahead))
+            zeros = [builder.fneg(self._vector_at(b, v, self._vector)) for v in vectors]
+        of_row = [builder.sitofp(x, self._vector) for x in parts[size * chains :]]
+        total = add_chains(builder, parts[: size * chains], size)
+        found = []
+        for here, (part, old) in enumerate(zip(total, sums, strict=True)):
+            i, v = divmod(here, len(vectors))
+            value = builder.sitofp(part, self._vector)
+            if has_zeros:
+                value = add_scaled(builder, of_row[i], zeros[v], value)
+            found.append(add_scaled(builder, value, scales[v], old))
+        return [a, *found]
+
+    def _vector_at(self, row: ir.Value, v: int, kind: ir.VectorType) -> ir.Value:
+        """The `v`-th vector of a row of words."""
+        place = at(self._builder, row, v * self._kernel.lanes * WORD_BYTES)
+        return self._builder.load(place, typ=kind, align=WORD_BYTES)
+
+
+def _word_of(byte: int) -> int:
+    """The signed word of four equal bytes."""
+    return int.from_bytes(bytes([byte] * WORD_BYTES), "little", signed=True)

@@ -40,7 +40,7 @@ from ftuner.codegen.llvm.ir.half_precision import ROUNDED
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
-from ftuner.codegen.llvm.kernels.block_loop import BlockLoop
+from ftuner.codegen.llvm.kernels.block_loop import BlockLoop, ByteBlockLoop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
 from ftuner.codegen.llvm.kernels.widen import WORD_BYTES
@@ -71,7 +71,8 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
         argument.name = name
     for pointer in (context, a, b, c):
         pointer.add_attribute("noalias")
-    steps, of_levels = kernel.types.steps, kernel.types.a.kind == "block" and kernel.types.widens
+    types = kernel.types
+    steps, of_levels = types.steps, types.a.kind == "block" and types.a != types.b
     if steps > 1 and not of_levels:
         kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, const(steps))
     # Words of blocks are side by side.
@@ -113,7 +114,8 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
                 finish(matrix.rows, sums=sums, c=rows, corner=place, valid=valid, masked=True)
         else:
             if of_levels:
-                sums = BlockLoop(builder, kernel, options, context).sums(a_tile, b_part, k)
+                block_loop = ByteBlockLoop if types.of_bytes else BlockLoop
+                sums = block_loop(builder, kernel, options, context).sums(a_tile, b_part, k)
             else:
                 loop = KLoop(builder, kernel, options, context, window, steps)
                 sums = loop.sums(number, a_tile, b_part, k)
