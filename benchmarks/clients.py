@@ -100,7 +100,8 @@ def main(
     rounds: Annotated[int, typer.Option(help="Rounds of all ways.")] = 5,
 ) -> None:
     """Measure MiniLM of three layers, print and save."""
-    here, path = machine.describe(), minilm.model_path()
+    # Before this process is on one core alone, of which the folder would be named.
+    here, path, out = machine.describe(), minilm.model_path(), results_here() / f"{CLIENTS}.json"
     model = ftuner.load(path, threads=1)
     session = ONNX_ENGINES["onnxruntime"].prepare(path, 1, None)
     cpus = sorted(own_affinity())
@@ -120,7 +121,7 @@ def main(
         case = {"lengths": name, "clients": clients, "tokens": sum(lengths)}
         cases.append(case | {"ways": {way: x._asdict() for way, x in found.items()}})
     document = header(CLIENTS, path.stem, 1, here) | {"cases": cases}
-    save(document, results_here() / f"{CLIENTS}.json")
+    save(document, out)
     console.print(Markdown("\n".join(report_batches.clients(document))))
 
 
