@@ -1,6 +1,7 @@
 """Batches of requests of unequal length against the peers, as docs/batches.md shows them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from benchmarks.comparisons import BATCHES
 from benchmarks.markdown import number, table
@@ -45,15 +46,15 @@ def rows(documents: Sequence[Document]) -> Iterator[str]:
                 model, case["lengths"], str(case["batch"]),
                 *(number(case[kind] / case["tokens"]) for kind in ("padded", "sorted")),
                 f"{case['tokens'] / case['seconds'][BATCHES] / 1e3:.1f}",
-                *(number(min(_ratios(case["seconds"], way).values())) for way in WAYS),
+                *(number(min(_ratios(case, way).values(), default=None)) for way in WAYS),
                 number(case["seconds"][OWN] / case["seconds"][BATCHES]),
             )
             for model, case in cases
         ),
     )  # fmt: skip
     for way in WAYS:
-        found = [_ratios(case["seconds"], way) for _, case in cases]
-        best = geomean(min(ratios.values()) for ratios in found)
+        found = [_ratios(case, way) for _, case in cases]
+        best = geomean(min(ratios.values()) for ratios in found if ratios)
         peers = dict.fromkeys(name for ratios in found for name in ratios)
         each = (f"{n} {geomean(r[n] for r in found if n in r):.2f}" for n in peers)
         yield f"- {way}, geometric means: {best:.2f}; {', '.join(each)}"
@@ -62,8 +63,12 @@ def rows(documents: Sequence[Document]) -> Iterator[str]:
     yield ""
 
 
-def _ratios(seconds: Mapping[str, float], way: str) -> dict[str, float]:
-    """The time of each peer in a way, over that of batches."""
+def _ratios(case: Mapping[str, Any], way: str) -> dict[str, float]:
+    """The time of each peer in a way, over that of batches; none for a stream of one batch, which
+    is the same if it is sorted."""
+    seconds = case["seconds"]
+    if way == SORTED and case["sorted"] == case["padded"]:
+        return {}
     return {
         name: s / seconds[BATCHES]
         for key, s in seconds.items()

@@ -30,7 +30,7 @@ def test_lengths_are_between_the_quantiles() -> None:
 def test_lengths_of_docstrings_are_within_the_positions() -> None:
     lengths = drawn(DOCSTRINGS, 2000, np.random.default_rng(0))
     assert min(lengths) > 2
-    assert max(lengths) == 512
+    assert max(lengths) == 256
 
 
 def test_padding_is_hidden_by_the_mask() -> None:
@@ -54,7 +54,7 @@ def test_each_way_runs_all_requests() -> None:
         def run_batch(self, batch: Any) -> None:
             seen.append((len(batch),))
 
-    found = ways(Model(), {"peer": Model().run}, requests(ENCODER, 3, 5, 4, 2), [2])
+    found = ways(Model(), {"peer": Model().run}, requests(ENCODER, 3, 5, 4, 2), [2, 4])
     shapes = {}
     for name, way in found.items():
         seen.clear()
@@ -65,6 +65,7 @@ def test_each_way_runs_all_requests() -> None:
         ("ftuner, one by one", 1): alone, ("peer, one by one", 1): alone,
         ("ftuner, batches", 2): [(2,), (2,)], ("peer, padded", 2): [(2, 5), (2, 4)],
         ("peer, padded, sorted", 2): [(2, 3), (2, 5)],
+        ("ftuner, batches", 4): [(4,)], ("peer, padded", 4): [(4, 5)],
     }  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def test_a_case_for_each_size_of_a_batch(tmp_path: Path) -> None:
     assert (first["batch"], second["batch"]) == (2, 4)
     assert first["tokens"] == second["tokens"] <= first["padded"] <= second["padded"]
     assert first["sorted"] <= first["padded"]
-    assert len(first["seconds"]) == len(second["seconds"]) == 5
+    assert len(first["seconds"]) == len(second["seconds"]) + 1 == 5
 
 
 def test_clients_of_another_process_get_their_answers() -> None:

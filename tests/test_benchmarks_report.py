@@ -262,7 +262,8 @@ def test_batches_are_compared_with_the_fastest_peer_of_each_way():
         "b, one by one": 0.6,
     }  # fmt: skip
     case = {"lengths": "few", "batch": 8, "tokens": 2000, "padded": 3000, "sorted": 2200}
-    found = document([], kind="ragged") | {"cases": [case | {"seconds": seconds}]}
+    one = {"batch": 9, "sorted": 3000, "seconds": seconds}
+    found = document([], kind="ragged") | {"cases": [case | {"seconds": seconds}, case | one]}
     answered = {"all_s": 0.5, "p50_s": 0.01, "p99_s": 0.03}
     many = {"lengths": "few", "clients": 64, "tokens": 2000, "ways": {"ftuner": answered}}
     (compared,) = comparisons.compared([found])
@@ -271,6 +272,7 @@ def test_batches_are_compared_with_the_fastest_peer_of_each_way():
     lines = [*report_batches.speed([machine])]
     assert lines[0] == "Some CPU, 1 thread:"
     assert lines[4] == "| made-up | few | 8 | 1.50 | 1.10 | 4.0 | 3.00 | 2.00 | 1.20 | 1.60 |"
+    assert lines[5] == "| made-up | few | 9 | 1.50 | 1.50 | 4.0 | 3.00 | – | 1.20 | 1.60 |"
     assert "- padded, geometric means: 3.00; a 4.00, b 3.00" in lines
     assert "- ftuner, one by one: 1.60" in lines
     assert lines[-2] == "| few | 64 | ftuner | 4.0 | 10 | 30 |"
