@@ -15,7 +15,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
-from rich.markdown import Markdown
 
 import ftuner
 from benchmarks import machine, minilm, report_batches
@@ -122,7 +121,7 @@ def main(
         cases.append(case | {"ways": {way: x._asdict() for way, x in found.items()}})
     document = header(CLIENTS, path.stem, 1, here) | {"cases": cases}
     save(document, out)
-    console.print(Markdown("\n".join(report_batches.clients(document))))
+    console.print(*report_batches.clients(document), sep="\n", soft_wrap=True)
 
 
 if __name__ == "__main__":

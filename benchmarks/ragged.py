@@ -21,7 +21,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.markdown import Markdown
 
 from benchmarks import machine, minilm, report_batches
 from benchmarks.comparisons import BATCHES
@@ -246,7 +245,7 @@ def main(
                 cases += measured(SUBJECTS[name], model, peers, of, fitting, count, budget)
         document = header(KIND, name, workers, here) | {"cases": cases}
         save(document, (out or results_here()) / f"{KIND}-{name}-{workers}.json")
-        console.print(Markdown("\n".join(report_batches.rows([document]))))
+        console.print(*report_batches.rows([document]), sep="\n", soft_wrap=True)
 
 
 if __name__ == "__main__":

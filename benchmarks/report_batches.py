@@ -53,8 +53,10 @@ def rows(documents: Sequence[Document]) -> Iterator[str]:
         ),
     )  # fmt: skip
     for way in WAYS:
-        found = [_ratios(case, way) for _, case in cases]
-        best = geomean(min(ratios.values()) for ratios in found if ratios)
+        found = [ratios for _, case in cases if (ratios := _ratios(case, way))]
+        if not found:
+            continue
+        best = geomean(min(ratios.values()) for ratios in found)
         peers = dict.fromkeys(name for ratios in found for name in ratios)
         each = (f"{n} {geomean(r[n] for r in found if n in r):.2f}" for n in peers)
         yield f"- {way}, geometric means: {best:.2f}; {', '.join(each)}"
