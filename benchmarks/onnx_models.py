@@ -56,6 +56,8 @@ BERT_BASE = Encoder(12, 768, 12, 3072, 30522, 512)
 MINILM = Encoder(3, 384, 12, 1536, 30522, 512)
 LLAMA_BLOCK = Decoder(1, 4096, 32, 8, 14336, 8192)
 """One of the 32 blocks of Llama 3 8B, which are alike."""
+SMOLLM2 = Decoder(30, 576, 9, 3, 1536, 8192)
+"""SmolLM2-135M."""
 TINY_ENCODER = Encoder(2, 32, 4, 48, 50, 40)
 TINY_DECODER = Decoder(2, 32, 4, 2, 48, 40)
 

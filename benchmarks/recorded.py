@@ -21,7 +21,7 @@ PEERS_KINDS = ("model", "vision", "speech", "recurrent", "conv", "gemm", "bmm", 
 """Kinds of document that compare ftuner with its peers, in the order of the pages."""
 KINDS = (
     *PEERS_KINDS, "unseen", "int8", "metaschedule", "regret", "overhead", "start", "first", GPU,
-    report_zoo.KIND, report_decoding.KIND,
+    report_zoo.KIND, report_decoding.KIND, "clients",
 )  # fmt: skip
 """Kinds of document that the pages and summaries show; other results may stand beside them."""
 ABOUT = "about.toml"

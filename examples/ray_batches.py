@@ -68,7 +68,8 @@ def main() -> None:
     wanted = [model.run(feeds(tokens))[-1][0] for tokens in texts]
 
     numbered = [{"number": number, "tokens": tokens} for number, tokens in enumerate(texts)]
-    # One stage on each machine.
+    # One stage on each machine. Otherwise the first one to be ready would be given all rows.
+    ray.data.DataContext.get_current().wait_for_min_actors_s = 600
     rows = (
         ray.data.from_items(numbered, override_num_blocks=4 * machines)
         .map_batches(

@@ -255,15 +255,27 @@ def test_the_pages_are_what_the_results_say():
     assert {name for name, _ in pictures} == {path.name for path in folder.glob("*.svg")}
 
 
-def test_tokens_of_batches_are_listed():
-    seconds = {"ftuner, batches": 0.5, "ftuner, one by one": 0.8, "other, padded": 2.0}
-    case = {"lengths": "few", "batch": 8, "tokens": 2000, "seconds": seconds}
-    found = document([], kind="ragged") | {"cases": [case]}
+def test_batches_are_compared_with_the_fastest_peer_of_each_way():
+    seconds = {
+        "ftuner, batches": 0.5, "ftuner, one by one": 0.8, "a, padded": 2.0, "b, padded": 1.5,
+        "a, padded, sorted": 1.0, "b, padded, sorted": 1.0, "a, one by one": 0.7,
+        "b, one by one": 0.6,
+    }  # fmt: skip
+    case = {"lengths": "few", "batch": 8, "tokens": 2000, "padded": 3000, "sorted": 2200}
+    one = {"batch": 9, "sorted": 3000, "seconds": seconds}
+    found = document([], kind="ragged") | {"cases": [case | {"seconds": seconds}, case | one]}
+    answered = {"all_s": 0.5, "p50_s": 0.01, "p99_s": 0.03}
+    many = {"lengths": "few", "clients": 64, "tokens": 2000, "ways": {"ftuner": answered}}
     (compared,) = comparisons.compared([found])
-    machine = recorded.Recorded("Some CPU", "some-cpu", "", (compared,))
+    clients = document([], kind="clients") | {"cases": [many]}
+    machine = recorded.Recorded("Some CPU", "some-cpu", "", (compared, clients))
     lines = [*report_batches.speed([machine])]
-    assert lines[0] == "Some CPU, made-up, 1 thread, thousands of tokens a second:"
-    assert lines[4] == "| few | 8 | 4.0 | 2.5 | 1.0 |"
+    assert lines[0] == "Some CPU, 1 thread:"
+    assert lines[4] == "| made-up | few | 8 | 1.50 | 1.10 | 4.0 | 3.00 | 2.00 | 1.20 | 1.60 |"
+    assert lines[5] == "| made-up | few | 9 | 1.50 | 1.50 | 4.0 | 3.00 | – | 1.20 | 1.60 |"
+    assert "- padded, geometric means: 3.00; a 4.00, b 3.00" in lines
+    assert "- ftuner, one by one: 1.60" in lines
+    assert lines[-2] == "| few | 64 | ftuner | 4.0 | 10 | 30 |"
 
 
 def test_the_page_is_short():
