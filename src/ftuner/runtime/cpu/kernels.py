@@ -183,6 +183,10 @@ class NativeRuntime:
         self._loaded = loaded
 
 
+def _linked(objects: Sequence[bytes]) -> Image:
+    return Linked([parse(data) for data in objects], mmap.PAGESIZE).image()
+
+
 def _any_kernel(library: Library) -> UKernel:
     """One uKernel, for the reduction, which depends only on what all of a library have in
     common."""
@@ -204,6 +208,8 @@ class Kernels:
         self._objects: dict[Bundle, Object] = {}
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
+        self._code = LoadedObject((), ())
+        """All that images have brought."""
         self._variants: list[LoadedObject] = []
         self._started: Started | None = None
         """Processes that have been started ahead."""
@@ -281,6 +287,19 @@ class Kernels:
                     self._started = None
                 started.end()
 
+    def add(self, image: Image) -> None:
+        """Load the code of an image, unless others have all of it. Nothing of it is compiled or
+        looked for in the cache from then on.
+
+        Raises:
+            ObjectFileError: it is damaged.
+        """
+        with self._lock:
+            if not image.entries.keys() <= self._code.addresses.keys():
+                self._code.add(LoadedObject.of_image(image))
+            if self._runtime is None:
+                self._runtime = NativeRuntime(self._code)
+
     def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
     ) -> list[Bundle]:
@@ -299,7 +318,17 @@ class Kernels:
             ObjectFileError: the system has objects of another format than ELF.
         """
         found = self._compiled_objects(bundles, None)
-        return Linked([parse(found[bundle].data) for bundle in bundles], mmap.PAGESIZE).image()
+        return _linked([found[bundle].data for bundle in bundles])
+
+    def kept_image(self, bundles: Sequence[Bundle]) -> Image | None:
+        """The same of objects that the cache has; None if it lacks one."""
+        found: list[bytes] = []
+        for bundle in bundles:
+            data = self.cache.read(OBJECTS, bundle_key(bundle, self._llvm_target))
+            if data is None:
+                return None
+            found.append(data)
+        return _linked(found)
 
     def prepare(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
@@ -314,7 +343,13 @@ class Kernels:
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            self._objects.update(self._compiled_objects([*dict.fromkeys(wanted)], progress))
+            wanted = [bundle for bundle in dict.fromkeys(wanted) if not self._has(bundle)]
+            if wanted:
+                self._objects.update(self._compiled_objects(wanted, progress))
+
+    def _has(self, bundle: Bundle) -> bool:
+        """Whether images have brought the code of a bundle."""
+        return all(symbol in self._code.addresses for symbol in bundle.symbols)
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """The families that are not loaded yet."""
@@ -381,6 +416,8 @@ class Kernels:
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Load bundles, after the runtime, which is compiled with them if it is missing."""
+        if self._runtime is not None and all(map(self._has, bundles)):
+            return self._code
         runtime = self._runtime_bundle()
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]

@@ -41,7 +41,7 @@ class StepCompiler:
         made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
-        if saved is not None and session.is_saved:
+        if saved is not None and options.has_code:
             self._know(saved.widths)
             symbols, known = saved.symbols, saved.covers
         else:

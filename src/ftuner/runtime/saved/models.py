@@ -45,7 +45,7 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
@@ -111,23 +111,13 @@ class SavedKernels(Kernels):
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         super().__init__(hardware, isa, cache)
         self._images: list[Image] = []
-        self._code = LoadedObject((), ())
-        """All that is loaded."""
 
     def add(self, image: Image) -> None:
-        """Load the code of a file, unless other files have all of it.
-
-        Raises:
-            ObjectFileError: it is damaged.
-        """
+        super().add(image)
         names = image.entries.keys()
         with self._lock:
-            if not names <= self._code.addresses.keys():
-                self._code.add(LoadedObject.of_image(image))
             if not any(names <= known.entries.keys() for known in self._images):
                 self._images.append(image)
-            if self._runtime is None:
-                self._runtime = NativeRuntime(self._code)
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
@@ -142,8 +132,7 @@ class SavedKernels(Kernels):
         """Everything is there."""
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        known = self._code.addresses
-        missing = [name for bundle in bundles for name in bundle.symbols if name not in known]
+        missing = [name for b in bundles for name in b.symbols if name not in self._code.addresses]
         if missing:
             raise SavedModelError(
                 f"the file lacks the machine code of {', '.join(missing)}; save the model again"
@@ -154,8 +143,6 @@ class SavedKernels(Kernels):
 class SavedBackend(CpuBackend):
     """A CPU whose hardware model and machine code are those of files. It has as many threads as
     the process says."""
-
-    is_saved = True
 
     def __init__(self, hardware: CpuHardware, isa: str) -> None:
         process = default_backend()
@@ -207,10 +194,12 @@ class Saved(NamedTuple):
     graph: SplitGraph | SavedSpecialization
     backend: CpuBackend
     """That of the file's machine code, or the process's own, which compiles the steps again."""
+    has_code: bool
+    """Whether it has the file's machine code."""
     append_in_place: bool
 
 
-class _Sections:
+class Sections:
     """Bytes of a file; equal ones are one section."""
 
     def __init__(self) -> None:
@@ -250,7 +239,7 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
             f"cannot save a model as {target.name!r}; expected a name that ends in "
             f"{container.SUFFIX}"
         )
-    sections = _Sections()
+    sections = Sections()
     bodies = [_body(model, sections) for model in models]
     isas = [body["isa"] for body in bodies]
     if len(set(isas)) < len(isas) or not isas:
@@ -261,15 +250,10 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
     container.write(target, content, sections.views)
 
 
-def _body(model: Model, sections: _Sections) -> dict[str, Any]:
+def _body(model: Model, sections: Sections) -> dict[str, Any]:
     """One model, whose bytes are in sections."""
-    saved = model.saved() if isinstance(model, SpecializedModel) else model.split_graph()
-    table = values.Table(sections.array)
-    table.add(saved)
-    executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
-    kernels = executables[0].session.kernels
-    bundles = list(dict.fromkeys(b for x in executables for b in x.bundles()))
-    code = kernels.image(bundles)
+    entries = steps_section(model, sections)
+    kernels, bundles = code_of(model)
     row = instruction_set(kernels.isa.name)
     return {
         "isa": row.name,
@@ -278,9 +262,32 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
         "flags": needed_flags(row, _facts(), bundles),
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
-        "code": {**code._asdict(), "data": sections.bytes(code.data)},
-        "entries": sections.bytes(encoded(table.entries)),
+        "code": image_document(kernels.image(bundles), sections),
+        "entries": entries,
     }
+
+
+def steps_section(model: Model, sections: Sections) -> int:
+    """Add what was compiled of a model to sections; returns the number of the table.
+
+    Raises:
+        SavedModelError: a model that cannot be saved.
+    """
+    table = values.Table(sections.array)
+    table.add(model.saved() if isinstance(model, SpecializedModel) else model.split_graph())
+    return sections.bytes(encoded(table.entries))
+
+
+def code_of(model: Model) -> tuple[Kernels, list[Bundle]]:
+    """The kernels that a model on a CPU runs, and the bundles that it needs of them."""
+    executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
+    bundles = list(dict.fromkeys(b for x in executables for b in x.bundles()))
+    return executables[0].session.kernels, bundles
+
+
+def image_document(image: Image, sections: Sections) -> dict[str, Any]:
+    """Machine code whose bytes are in sections."""
+    return {**image._asdict(), "data": sections.bytes(image.data)}
 
 
 def encoded(entries: object) -> bytes:
@@ -302,34 +309,46 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
     """
     facts = _facts()
     content, sections = container.read(Path(path), facts.cores)
-
-    def section(number: int) -> memoryview:
-        if number < 0:
-            raise IndexError("a negative section")
-        return sections[number]
-
     try:
+        has_code = True
         try:
             body = _fitting(content, facts, str(path), isa or os.environ.get(ISA_VARIABLE))
         except (HardwareError, SavedModelError) as refused:
             body, backend = _compiled_again(content, refused, isa)
+            has_code = False
         else:
-            code = Image(**{**body["code"], "data": section(body["code"]["data"])})
-            backend = backend_for(body["hardware"], body["isa"], code)
-
-        def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-            if 0 in shape:
-                return np.empty(shape, dtype)
-            return np.frombuffer(section(number), dtype).reshape(shape)
-
-        graph = values.read(json.loads(bytes(section(body["entries"]))), array)
-        if not isinstance(graph, SplitGraph | SavedSpecialization):
-            raise ParseError("its last entry is no graph")
-        return Saved(graph, backend, bool(body["append_in_place"]))
+            backend = backend_for(body["hardware"], body["isa"], image_of(body, sections))
+        graph = graph_of(body, sections)
+        return Saved(graph, backend, has_code, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
     except (DatasetError, ParseError, *MALFORMED) as error:
         raise ParseError(f"{path} is malformed: {error}") from error
+
+
+def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
+    """The machine code of a body. Raises what `MALFORMED` lists."""
+    return Image(**{**body["code"], "data": _section(sections, body["code"]["data"])})
+
+
+def graph_of(body: Any, sections: Sequence[memoryview]) -> SplitGraph | SavedSpecialization:
+    """The steps of a body, with its weights. Raises ParseError, and what `MALFORMED` lists."""
+
+    def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.frombuffer(_section(sections, number), dtype).reshape(shape)
+
+    graph = values.read(json.loads(bytes(_section(sections, body["entries"]))), array)
+    if not isinstance(graph, SplitGraph | SavedSpecialization):
+        raise ParseError("its last entry is no graph")
+    return graph
+
+
+def _section(sections: Sequence[memoryview], number: int) -> memoryview:
+    if number < 0:
+        raise IndexError("a negative section")
+    return sections[number]
 
 
 def _facts() -> SystemFacts:
