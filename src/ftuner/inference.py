@@ -336,7 +336,9 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
         )
     request = replace(request, append_in_place=saved.append_in_place)
-    options = replace(request.options(saved.backend, origin), has_code=saved.has_code)
+    options = request.options(saved.backend, origin)
+    # A file starts fast: the first run of a shape plans it.
+    options = replace(options, has_code=saved.has_code, plans_ahead=False)
 
     def made(graph: SplitGraph) -> Model:
         return Model(graph, saved.backend, options)

@@ -62,6 +62,8 @@ class Options:
     """Weights that are shared with other models; by default none are."""
     made_by: Callable[[], object] | None = None
     """Makes the model again from its file; None where there is no file."""
+    plans_ahead: bool = True
+    """Whether products are planned for ranges of rows before the first run."""
     has_code: bool = False
     """Whether the back end has the machine code of what was compiled before, and its tuning: then
     the widths of packed weights are those that it chooses."""

@@ -28,6 +28,7 @@ from ftuner import inference
 from ftuner.errors import CacheWarning, GraphError
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.program import ProgramWriter
 from ftuner.runtime.saved import container, kept
 
 
@@ -109,6 +110,20 @@ def test_the_same_model(make: Any, loads: Loads, tmp_path: Path) -> None:
     ftuner.save(own, first)
     ftuner.save(again, second)
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_products_are_planned_ahead(
+    loads: Loads, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not so those of a saved model."""
+    planned: list[int] = []
+    monkeypatch.setattr(ProgramWriter, "plan_ahead", lambda self, workers: planned.append(workers))
+    own = loads(file, threads=2)
+    loads(file, threads=2)
+    assert planned == [2, 2]
+    ftuner.save(own, tmp_path / "model.ftuner")
+    ftuner.load(tmp_path / "model.ftuner")
+    assert planned == [2, 2]
 
 
 CHILD = """
