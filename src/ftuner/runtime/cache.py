@@ -32,7 +32,6 @@ from ftuner.runtime.private_files import (
     opened,
     resolved,
 )
-from ftuner.runtime.saved.container import MAGIC as MODEL_MAGIC
 
 CACHE_VARIABLE = "FTUNER_CACHE_DIR"
 MAX_BYTES_VARIABLE = "FTUNER_CACHE_MAX_BYTES"
@@ -53,6 +52,8 @@ REFRESHED_S = 86400.0
 """The time of an entry's last use is exact to a day: writing it costs a system call."""
 ORPHANED_S = 3600.0
 """A temporary file of this age was left by a process that ended while it wrote."""
+MODEL_MAGIC = b"\x89ftuner model\n"
+"""The first bytes of a saved model; other entries begin with `_MAGIC`."""
 _MAGIC_OF_ALL = b"ftuner-cache-"
 _MAGIC = _MAGIC_OF_ALL + b"1\n"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size

@@ -126,6 +126,49 @@ def test_products_are_planned_ahead(
     assert planned == [2, 2]
 
 
+def test_the_same_random_numbers(loads: Loads, file: Path) -> None:
+    text = "(float[n] x) => (float[n] y) { r = RandomNormalLike(x)\n y = Add(x, r) }"
+    written(file, parsed(text, 17))
+    own, again = (loads(file, random_seed=3) for _ in range(2))
+    assert loads.compiled == 1
+    feeds = {"x": np.zeros(5, np.float32)}
+    runs = [own.run(feeds)[0] for _ in range(2)]
+    for wanted in runs:
+        np.testing.assert_array_equal(again.run(feeds)[0], wanted)
+    assert not np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(loads(file).run(feeds)[0], loads(file).run(feeds)[0])
+
+
+def test_outputs_that_append_in_place(loads: Loads, file: Path) -> None:
+    joined = "present = Concat<axis=1>(past, new)"
+    text = f"(float[n, p, 4] past, float[n, s, 4] new) => (float[] present) {{ {joined} }}"
+    written(file, parsed(text, 17))
+    own, again = (loads(file, append_in_place=True) for _ in range(2))
+    assert loads.compiled == 1
+    assert own.appended == again.appended == {"past": "present"}
+    assert own.copied == again.copied
+    past, new = weight(2, 3, 4), weight(2, 1, 4)
+    for _ in range(3):
+        wanted = np.concatenate([past, new], axis=1)
+        past = again(past=past, new=new)["present"]
+        np.testing.assert_array_equal(past, wanted)
+    assert not past.flags.writeable
+
+
+def test_padding_is_left_out(loads: Loads, file: Path) -> None:
+    text = """(float[b, s, 8] x, int64[b, s] mask) => (float[b, s, 8] y) <int64[1] last = {-1}> {
+        m = Cast<to=1>(mask)
+        u = Unsqueeze(m, last)
+        a = MatMul(x, w)
+        y = Mul(a, u)
+    }"""
+    written(file, parsed(text, 17, w=weight(8, 8)))
+    own, again = (loads(file, unpad="auto") for _ in range(2))
+    assert loads.compiled == 1
+    assert own.padding_kept == again.padding_kept
+    same(own, again, {"x": weight(2, 3, 8), "mask": np.array([[1, 1, 0], [1, 1, 1]])})
+
+
 CHILD = """
 import sys
 import numpy as np

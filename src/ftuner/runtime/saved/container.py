@@ -29,8 +29,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ftuner.errors import ConfigurationError, MissingFileError, ParseError, SavedModelError
+from ftuner.runtime.cache import MODEL_MAGIC
 
-MAGIC = b"\x89ftuner model\n"
 FORMAT = 1
 """Changes when files of the earlier format cannot be read any more."""
 SUFFIX = ".ftuner"
@@ -63,7 +63,8 @@ def is_saved(path: str | os.PathLike[str]) -> bool:
     if Path(path).suffix == SUFFIX:
         return True
     with suppress(OSError, ValueError), open(path, "rb") as file:
-        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(MAGIC)) == MAGIC
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return regular and file.read(len(MODEL_MAGIC)) == MODEL_MAGIC
     return False
 
 
@@ -110,7 +111,7 @@ def fill(file: BinaryIO, content: Any, sections: Sequence[memoryview]) -> None:
     file.flush()
     document["chunks"] = _digests(file, first, end)
     encoded = _encoded(document)
-    header = _HEADER.pack(MAGIC, FORMAT, first + end, len(encoded))
+    header = _HEADER.pack(MODEL_MAGIC, FORMAT, first + end, len(encoded))
     file.seek(0)
     file.write(header + hashlib.sha256(header + encoded).digest() + encoded)
 
@@ -152,7 +153,7 @@ def read_open(descriptor: int, threads: int) -> Opened:
 def _checked(data: memoryview, threads: int) -> Opened:
     header = data[: _HEADER.size]
     magic, format_, total, size = _HEADER.unpack(header)
-    if magic != MAGIC:
+    if magic != MODEL_MAGIC:
         raise ParseError("it begins otherwise")
     if format_ != FORMAT:
         raise SavedModelError(
