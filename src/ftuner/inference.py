@@ -311,7 +311,7 @@ def _kept_model(
     if found.inputs is not None:
         variants = Variants(wanted, lambda key, check: maker()(key, check))
     try:
-        return Model(found.graph, place.backend, replace(options, has_code=True), variants)
+        return Model(found.graph, place.backend, replace(options, code=found.code), variants)
     except ConfigurationError:
         raise
     except (FTunerError, *MALFORMED) as error:
@@ -338,7 +338,7 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     request = replace(request, append_in_place=saved.append_in_place)
     options = request.options(saved.backend, origin)
     # A file starts fast: the first run of a shape plans it.
-    options = replace(options, has_code=saved.has_code, plans_ahead=False)
+    options = replace(options, code=saved.code, plans_ahead=False)
 
     def made(graph: SplitGraph) -> Model:
         return Model(graph, saved.backend, options)

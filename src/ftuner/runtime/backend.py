@@ -18,6 +18,7 @@ from ftuner.runtime.ops.operands import Groups
 from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:
+    from ftuner.codegen.llvm.objects.loading import LoadedObject
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.ops.control import Iterations
@@ -64,9 +65,9 @@ class Options:
     """Makes the model again from its file; None where there is no file."""
     plans_ahead: bool = True
     """Whether products are planned for ranges of rows before the first run."""
-    has_code: bool = False
-    """Whether the back end has the machine code of what was compiled before, and its tuning: then
-    the widths of packed weights are those that it chooses."""
+    code: LoadedObject | None = None
+    """The machine code of what was compiled before, for the tuning of the back end: it chooses the
+    same widths of packed weights."""
 
 
 class Tuned(NamedTuple):

@@ -1,10 +1,12 @@
 """Models in the cache: a second load of a file compiles nothing and gives the same model, and what
 depends on something else, or is damaged, is compiled again."""
 
+import gc
 import os
 import shutil
 import stat
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -407,6 +409,22 @@ def test_variants_of_names(loads: Loads, file: Path) -> None:
     written(file, parsed("(float[n] x, float[n] y) => (float[] z) { z = Sub(x, y) }", 17))
     with pytest.raises(ftuner.ShapeError, match="file has changed"):
         other(x=three, y=one)
+
+
+def test_code_is_freed_with_its_models(loads: Loads, file: Path, as_default: CpuBackend) -> None:
+    loads(file)
+    images = as_default.kernels._images
+    first, second = loads(file), loads(file)
+    assert loads.compiled == 1
+    assert first._options.code is second._options.code
+    code = weakref.ref(first._options.code)
+    assert code() in images
+    # The uKernels of a library stay.
+    as_default._products.clear()
+    as_default.kernels._compiled.clear()
+    del first, second
+    gc.collect()
+    assert code() is None
 
 
 def test_loads_at_once(loads: Loads, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import json
 import logging
 import mmap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -208,8 +209,8 @@ class Kernels:
         self._objects: dict[Bundle, Object] = {}
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
-        self._code = LoadedObject((), ())
-        """All that images have brought."""
+        self._images: weakref.WeakSet[LoadedObject] = weakref.WeakSet()
+        """The code of images, which models keep."""
         self._variants: list[LoadedObject] = []
         self._started: Started | None = None
         """Processes that have been started ahead."""
@@ -287,18 +288,26 @@ class Kernels:
                     self._started = None
                 started.end()
 
-    def add(self, image: Image) -> None:
-        """Load the code of an image, unless others have all of it. Nothing of it is compiled or
-        looked for in the cache from then on.
+    def add(self, image: Image) -> LoadedObject:
+        """The code of an image, loaded unless another one has all of it. As long as the caller
+        keeps it, nothing of it is compiled or looked for in the cache.
 
         Raises:
             ObjectFileError: it is damaged.
         """
         with self._lock:
-            if not image.entries.keys() <= self._code.addresses.keys():
-                self._code.add(LoadedObject.of_image(image))
+            found = self._loaded_image(image.entries)
+            if found is None:
+                found = LoadedObject.of_image(image)
+                self._images.add(found)
             if self._runtime is None:
-                self._runtime = NativeRuntime(self._code)
+                self._runtime = NativeRuntime(found)
+        return found
+
+    def _loaded_image(self, symbols: Collection[str]) -> LoadedObject | None:
+        """The code of an image that has all of some symbols, if there is one."""
+        images = (x for x in self._images if all(name in x.addresses for name in symbols))
+        return next(images, None)
 
     def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
@@ -343,13 +352,9 @@ class Kernels:
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            wanted = [bundle for bundle in dict.fromkeys(wanted) if not self._has(bundle)]
+            wanted = [b for b in dict.fromkeys(wanted) if self._loaded_image(b.symbols) is None]
             if wanted:
                 self._objects.update(self._compiled_objects(wanted, progress))
-
-    def _has(self, bundle: Bundle) -> bool:
-        """Whether images have brought the code of a bundle."""
-        return all(symbol in self._code.addresses for symbol in bundle.symbols)
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """The families that are not loaded yet."""
@@ -416,8 +421,9 @@ class Kernels:
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Load bundles, after the runtime, which is compiled with them if it is missing."""
-        if self._runtime is not None and all(map(self._has, bundles)):
-            return self._code
+        image = self._loaded_image([symbol for bundle in bundles for symbol in bundle.symbols])
+        if self._runtime is not None and image is not None:
+            return image
         runtime = self._runtime_bundle()
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]

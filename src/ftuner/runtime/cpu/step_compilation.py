@@ -41,7 +41,8 @@ class StepCompiler:
         made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
-        if saved is not None and options.has_code:
+        code = None if saved is None else options.code
+        if saved is not None and code is not None:
             self._know(saved.widths)
             symbols, known = saved.symbols, saved.covers
         else:
@@ -51,7 +52,7 @@ class StepCompiler:
         required = self._required(steps)
         families = by_library(required)
         kernels.prepare(families, wanted, options.progress)
-        self._loaded = kernels.loaded(wanted, options.progress)
+        self._loaded = code or kernels.loaded(wanted, options.progress)
 
         products = {name: session.products(*name, some) for name, some in families.items()}
         for types, epilogue, *key, covers in known:

@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from ftuner.codegen.llvm.objects.jit import compiler_build
+from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.extensions import EXTENSIONS
 from ftuner.core.operating_system import instruction_flush
 from ftuner.core.version import VERSION
@@ -56,6 +57,8 @@ class Found(NamedTuple):
     """A model that the cache has."""
 
     graph: SplitGraph
+    code: LoadedObject
+    """Its machine code, which the back end has as long as this is kept."""
     inputs: Inputs | None
     """As of `Read`."""
 
@@ -74,8 +77,8 @@ class Place:
     find: Find
 
     def found(self) -> Found | None:
-        """The model of the cache, whose machine code the back end then has; None if there is none.
-        One that is damaged is dropped with a CacheWarning."""
+        """The model of the cache; None if there is none. One that is damaged is dropped with a
+        CacheWarning."""
 
         def read(file: BinaryIO) -> Found | None:
             try:
@@ -85,9 +88,11 @@ class Place:
                 graph = models.graph_of(content, sections)
                 if not isinstance(graph, SplitGraph):
                     raise ParseError("its last entry is no graph")
-                self.backend.kernels.add(models.image_of(content, sections))
+                code = self.backend.kernels.add(models.image_of(content, sections))
                 inputs = content["inputs"]
-                return Found(graph, inputs and tuple((n, t, tuple(dims)) for n, t, dims in inputs))
+                if inputs is not None:
+                    inputs = tuple((name, dtype, tuple(dims)) for name, dtype, dims in inputs)
+                return Found(graph, code, inputs)
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 

@@ -45,7 +45,7 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.kernels import Kernels
+from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
@@ -110,19 +110,30 @@ class SavedKernels(Kernels):
 
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         super().__init__(hardware, isa, cache)
-        self._images: list[Image] = []
+        self._files: list[Image] = []
+        self._code = LoadedObject((), ())
+        """All that is loaded."""
 
-    def add(self, image: Image) -> None:
-        super().add(image)
+    def add(self, image: Image) -> LoadedObject:
+        """Load the code of a file, unless other files have all of it; returns all that is loaded.
+
+        Raises:
+            ObjectFileError: it is damaged.
+        """
         names = image.entries.keys()
         with self._lock:
-            if not any(names <= known.entries.keys() for known in self._images):
-                self._images.append(image)
+            if not names <= self._code.addresses.keys():
+                self._code.add(LoadedObject.of_image(image))
+            if not any(names <= known.entries.keys() for known in self._files):
+                self._files.append(image)
+            if self._runtime is None:
+                self._runtime = NativeRuntime(self._code)
+        return self._code
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
         names = {symbol for bundle in bundles for symbol in bundle.symbols}
-        found = [image for image in self._images if names <= image.entries.keys()]
+        found = [image for image in self._files if names <= image.entries.keys()]
         return min(found, key=lambda image: len(image.data))
 
     def prepare(
@@ -156,9 +167,9 @@ _backends: WeakValueDictionary[str, SavedBackend] = WeakValueDictionary()
 _lock = fork_safe_lock()
 
 
-def backend_for(document: Any, isa: str, image: Image) -> SavedBackend:
-    """The back end of the hardware model in a document, which has the code of an image; models that
-    were saved on one machine share it, and with it the workers.
+def backend_for(document: Any, isa: str, image: Image) -> tuple[CpuBackend, LoadedObject]:
+    """The back end of the hardware model in a document, which has the code of an image, and that
+    code; models that were saved on one machine share it, and with it the workers.
 
     Raises:
         DatasetError, HardwareError: the document is malformed.
@@ -175,8 +186,7 @@ def backend_for(document: Any, isa: str, image: Image) -> SavedBackend:
                 learned = correction.from_document(document["correction"])
                 hardware = replace(hardware, correction=learned)
             found = _backends[key] = SavedBackend(hardware, isa)
-    found.saved.add(image)
-    return found
+    return found, found.saved.add(image)
 
 
 _LOG = logging.getLogger(__name__)
@@ -194,8 +204,8 @@ class Saved(NamedTuple):
     graph: SplitGraph | SavedSpecialization
     backend: CpuBackend
     """That of the file's machine code, or the process's own, which compiles the steps again."""
-    has_code: bool
-    """Whether it has the file's machine code."""
+    code: LoadedObject | None
+    """The file's machine code, if the back end has it."""
     append_in_place: bool
 
 
@@ -310,16 +320,15 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
     facts = _facts()
     content, sections = container.read(Path(path), facts.cores)
     try:
-        has_code = True
+        code = None
         try:
             body = _fitting(content, facts, str(path), isa or os.environ.get(ISA_VARIABLE))
         except (HardwareError, SavedModelError) as refused:
             body, backend = _compiled_again(content, refused, isa)
-            has_code = False
         else:
-            backend = backend_for(body["hardware"], body["isa"], image_of(body, sections))
+            backend, code = backend_for(body["hardware"], body["isa"], image_of(body, sections))
         graph = graph_of(body, sections)
-        return Saved(graph, backend, has_code, bool(body["append_in_place"]))
+        return Saved(graph, backend, code, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
     except (DatasetError, ParseError, *MALFORMED) as error:
