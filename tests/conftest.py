@@ -23,6 +23,7 @@ from ftuner.hardware.system import isas_of, read_system
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.saved import kept
 
 HOST_ISAS = tuple(isas_of(read_system()))
 """Narrowest first; told by the system, not probed."""
@@ -60,6 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tell of each failure when it happens: a run that is stopped has no summary. Where tests have
     a process for each core, they compile in these: starting others takes a second each."""
+    # A test may change what a file is compiled to; models that it loads are not those of others.
+    kept.MODEL_SHARE = 0.0
     if config.getoption("every_combination"):
         os.environ[THOROUGH] = "1"
     if hasattr(config, "workerinput"):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 MadeBy = Callable[[], object]
 """As of `Options`."""
+MakeVariant = Callable[[Variant, Check], Model]
 
 
 def compile_graph(graph: Graph, request: Request) -> Model:
@@ -99,7 +100,8 @@ def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: O
     records = [read()]
     header = records[0].header()
     if any(v.dims is None for v in header.inputs):
-        ranked = _variants(header, partial(records.__getitem__, 0), backend, options)
+        first = partial(records.__getitem__, 0)
+        ranked = Variants(header.variant, variant_maker(first, backend, options))
         return UnrankedModel(
             _declared(header.inputs), _declared(header.declared_outputs), ranked,
             Model(Graph((), (), ()), backend, options), options,
@@ -111,7 +113,9 @@ def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: O
             raise GraphError("the model's file has changed since it was loaded")
         return record
 
-    variants = _variants(header, again, backend, options) if header.repeated else None
+    variants = None
+    if header.repeated:
+        variants = Variants(header.variant, variant_maker(again, backend, options))
     try:
         return _made(records, backend, options, variants)
     except (ShapeError, IndexRangeError) as refused:
@@ -164,10 +168,10 @@ def _parts(graph: Graph, backend: Backend, options: Options) -> SplitGraph:
     return divided(whole, options.unpad)
 
 
-def _variants(
-    header: ModelRecord, read: Callable[[], ModelRecord], backend: Backend, options: Options
-) -> Variants[Model]:
-    """The models for other shapes than a file declares; they share weights."""
+def variant_maker(
+    read: Callable[[], ModelRecord], backend: Backend, options: Options
+) -> MakeVariant:
+    """A function that makes the model for other shapes than a file declares; they share weights."""
     options = replace(options, shared=SharedWeights())
 
     def variant(wanted: Variant, check: Check) -> Model:
@@ -176,7 +180,7 @@ def _variants(
         _LOG.log(level, "%s: compiled for such inputs", wanted)
         return found
 
-    return Variants(header.variant, variant)
+    return variant
 
 
 def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:

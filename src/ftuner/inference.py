@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from os import PathLike
-from typing import Any, Literal, SupportsIndex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from ftuner.compiler import compile_file, compile_graph, compile_program
-from ftuner.core.dtype import FLOAT32
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
 from ftuner.core.given import BatchAxis, ElementType
 from ftuner.errors import ConfigurationError, ExportError, FTunerError, ParseError
-from ftuner.frontends.onnx.batch_axis import with_batch_axis
-from ftuner.frontends.onnx.importer import read_model
-from ftuner.frontends.onnx.reading import Source
-from ftuner.frontends.onnx.records import ModelRecord
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
+from ftuner.runtime.backend import Options
 from ftuner.runtime.collections_off import WITHOUT_COLLECTIONS
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.preparing import Extents
 from ftuner.runtime.request import Request
+from ftuner.runtime.saved import kept
 from ftuner.runtime.saved.container import is_saved
 from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shown_progress import Progress
+from ftuner.runtime.variants import Shapes, Variants
 
-_LOG = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from ftuner.frontends.onnx.reading import Source
+    from ftuner.frontends.onnx.records import ModelRecord
+
+# The compiler and front ends are imported by name: a model that was compiled before needs neither.
 
 
 @dataclass(frozen=True)
@@ -216,24 +218,107 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             if exported
             else frontend.read_program(os.path.abspath(source))
         )
-        found = compile_program(made, request, device, origin)
+        found = _compiler().compile_program(made, request, device, origin)
     else:
         read = partial(_read, source, request.batch_axis)
-        # A message may be changed after it was loaded.
-        kept = isinstance(source, str | PathLike | bytes)
         if origin is not None and not os.path.isfile(origin.path):
             # It raises, and nothing is to be prepared for it.
             read()
         with WITHOUT_COLLECTIONS:
-            found = compile_file(read if kept else cache(read), request, origin)
+            if origin is not None:
+                found = _of_file(read, request, origin)
+            else:
+                # A message may be changed after it was loaded.
+                again = read if isinstance(source, bytes) else cache(read)
+                found = _compiled(again, request)
     if request.warm:
         found.prepare(request.warm)
     return found
 
 
+def _compiler() -> Any:
+    return import_module("ftuner.compiler")
+
+
 def _read(source: Any, batch_axis: BatchAxis | None) -> ModelRecord:
-    record = read_model(source)
-    return record if batch_axis is None else with_batch_axis(record, batch_axis)
+    record: ModelRecord = import_module("ftuner.frontends.onnx.importer").read_model(source)
+    if batch_axis is not None:
+        room = import_module("ftuner.frontends.onnx.batch_axis")
+        record = room.with_batch_axis(record, batch_axis)
+    return record
+
+
+def _of_file(read: Callable[[], ModelRecord], request: Request, origin: Origin) -> Model:
+    """`load` of a file that is to be compiled: the model that the cache has of it, or a new one,
+    which the cache then keeps."""
+    backend = request.backend()
+    options = request.options(backend, origin)
+    find = partial(_outside, Path(origin.path))
+    place = kept.place_of(origin.path, request, backend, find)
+    if place is None:
+        return _compiled(read, request, origin)
+    found = _kept_model(place, read, options)
+    if found is None:
+        noted: list[kept.Read] = []
+
+        def read_noted() -> ModelRecord:
+            record = read()
+            inputs = tuple((v.name, v.dtype.name, v.dims or ()) for v in record.inputs)
+            states = place.states(record.files)
+            noted.append(kept.Read(inputs if record.repeated else None, states))
+            return record
+
+        found = _compiled(read_noted, request, origin)
+        place.keep(found, noted[0])
+    return found
+
+
+def _compiled(
+    read: Callable[[], ModelRecord], request: Request, origin: Origin | None = None
+) -> Model:
+    found: Model = _compiler().compile_file(read, request, origin)
+    return found
+
+
+def _outside(path: Path, location: str) -> Path:
+    """The path of data outside a model's file. Raises GraphError."""
+    room = import_module("ftuner.frontends.onnx.files")
+    found: Path = room.ExternalData(path.parent, path.resolve().parent).path(location, str(path))
+    return found
+
+
+def _kept_model(
+    place: kept.Place, read: Callable[[], ModelRecord], options: Options
+) -> Model | None:
+    """The model that the cache has; None if there is none, or it is damaged."""
+    found = place.found()
+    if found is None:
+        return None
+
+    def again() -> ModelRecord:
+        place.expect_same()
+        return read()
+
+    @cache
+    def maker() -> Any:
+        return _compiler().variant_maker(again, place.backend, options)
+
+    def wanted(shapes: Shapes) -> Any:
+        records = import_module("ftuner.frontends.onnx.records")
+        inputs = found.inputs or ()
+        made = [records.InputRecord(name, ELEMENT_DTYPES[t], dims) for name, t, dims in inputs]
+        return records.variant_of(made, shapes)
+
+    variants: Variants[Any] | None = None
+    if found.inputs is not None:
+        variants = Variants(wanted, lambda key, check: maker()(key, check))
+    try:
+        return Model(found.graph, place.backend, replace(options, code=found.code), variants)
+    except ConfigurationError:
+        raise
+    except (FTunerError, *MALFORMED) as error:
+        place.spoiled(error)
+        return None
 
 
 def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | None) -> Model:
@@ -254,6 +339,8 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
         )
     request = replace(request, append_in_place=saved.append_in_place)
     options = request.options(saved.backend, origin)
+    # A file starts fast: the first run of a shape plans it.
+    options = replace(options, code=saved.code, plans_ahead=False)
 
     def made(graph: SplitGraph) -> Model:
         return Model(graph, saved.backend, options)
@@ -311,8 +398,9 @@ def compile(
         threads, progress, device or CPU, dtype, append_in_place, random_seed, memory_limit, warm,
         precision=precision, unpad=unpad,
     )  # fmt: skip
+    found: Model
     if isinstance(program, Graph):
-        found = compile_graph(program, request)
+        found = _compiler().compile_graph(program, request)
     elif example_inputs is not None or _is_module(program):
         if example_inputs is None:
             raise ExportError(
@@ -320,7 +408,7 @@ def compile(
                 "ftuner.compile(module, (x,))"
             )
         made = _torch_frontend("modules").module_program(program, example_inputs, dynamic_shapes)
-        found = compile_program(made, request, device)
+        found = _compiler().compile_program(made, request, device)
     else:
         return _loaded(program, request, device)
     if warm:

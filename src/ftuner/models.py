@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -13,7 +14,6 @@ from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.errors import InputError
 from ftuner.graph.ir import Graph
-from ftuner.report.model import ModelExplanation, explain_model
 from ftuner.runtime import chosen_model, model, specialization
 from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -23,8 +23,9 @@ from ftuner.runtime.shapes.binding import bind
 from ftuner.runtime.variants import Variants
 
 if TYPE_CHECKING:
-    # It imports torch.
+    # The first imports torch.
     from ftuner.frontends.torch.calling import Calling
+    from ftuner.report.model import ModelExplanation
 
 Given = Sequence[SupportsIndex] | Operand
 """The shape of an input, or an array."""
@@ -69,7 +70,8 @@ class Model(model.Model):
         if shapes:
             named = zip(values, shapes, strict=True)
             title += ", " + ", ".join(f"{v.name}={'x'.join(map(str, s))}" for v, s in named)
-        found = explain_model(
+        # By name: most models are not explained.
+        found: ModelExplanation = import_module("ftuner.report.model").explain_model(
             self.programs, extents, self._machine(), seconds, memory, self.weights_bytes, title
         )
         return replace(

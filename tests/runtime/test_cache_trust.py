@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tests.runtime.test_cache import PAYLOAD, small_bundles
@@ -21,6 +22,7 @@ from ftuner.runtime import private_files as private
 from ftuner.runtime.cache import (
     MAX_BYTES_VARIABLE,
     MAX_DOCUMENT_BYTES,
+    MODEL_MAGIC,
     ORPHANED_S,
     REFRESHED_S,
     Cache,
@@ -300,6 +302,24 @@ def test_oldest_use_goes_first(tmp_path: Path) -> None:
     for i in range(30):
         Cache(tmp_path, max_bytes=10_000).write("objects", f"more-{i}", bytes(1000))
     assert sum(entry.bytes for entry in cache.entries()) <= 10_000
+
+
+def test_models_go_first(tmp_path: Path) -> None:
+    """They are made again of the objects."""
+    cache = Cache(tmp_path, max_bytes=10_000)
+    for i in range(4):
+        cache.write("objects", str(i), bytes(1000))
+        aged(cache, str(i), 2 * REFRESHED_S)
+
+    def write(file: BinaryIO) -> None:
+        file.write(MODEL_MAGIC + bytes(1500))
+
+    for key in "abc":
+        cache.write_file("models", key, 1500, write)
+    cache.write("objects", "last", bytes(1500))
+    kinds = [(entry.kind, entry.key) for entry in cache.entries()]
+    assert {key for kind, key in kinds if kind == "objects"} == {*"0123", "last"}
+    assert 0 < sum(kind == "models" for kind, _ in kinds) < 3
 
 
 def test_a_use_is_noted_once_a_day(kept: Cache) -> None:

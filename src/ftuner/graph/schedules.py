@@ -14,6 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from ftuner.core.extensions import note_extension
 from ftuner.errors import ConfigurationError
 from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node
@@ -82,6 +83,7 @@ def register_schedule(schedule: Schedule) -> None:
     for kind in (schedule.name, *schedule.more_kinds):
         if any(kind in (s.name, *s.more_kinds) for s in _all() if s != schedule):
             raise ConfigurationError(f"another kind of step is called {kind!r}; choose a name")
+    note_extension(schedule.module_name("step"))
     if schedule not in _OUTSIDE:
         _OUTSIDE.append(schedule)
 

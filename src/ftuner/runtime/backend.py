@@ -18,6 +18,7 @@ from ftuner.runtime.ops.operands import Groups
 from ftuner.runtime.shown_progress import Progress
 
 if TYPE_CHECKING:
+    from ftuner.codegen.llvm.objects.loading import LoadedObject
     from ftuner.graph.appending import Appended
     from ftuner.graph.ir import Array, Graph, Node
     from ftuner.graph.ops.control import Iterations
@@ -62,6 +63,11 @@ class Options:
     """Weights that are shared with other models; by default none are."""
     made_by: Callable[[], object] | None = None
     """Makes the model again from its file; None where there is no file."""
+    plans_ahead: bool = True
+    """Whether products are planned for ranges of rows before the first run."""
+    code: LoadedObject | None = None
+    """The machine code of what was compiled before, for the tuning of the back end: it chooses the
+    same widths of packed weights."""
 
 
 class Tuned(NamedTuple):

@@ -1,4 +1,4 @@
-"""The cache on disk: probed hardware and compiled objects, under the user's cache folder.
+"""The cache on disk: probed hardware, compiled objects and models, under the user's cache folder.
 
 An entry is a file of a header line, a checksum and the payload, written to a temporary name and
 renamed, so that readers and other processes see all of it or nothing. The checksum finds damage; it
@@ -21,9 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
-from ftuner.errors import CacheWarning, ConfigurationError, FTunerError
+from ftuner.errors import CacheWarning, ConfigurationError, FTunerError, ParseError
 from ftuner.runtime.private_files import (
     DistrustError,
     NotAFileError,
@@ -35,12 +35,13 @@ from ftuner.runtime.private_files import (
 
 CACHE_VARIABLE = "FTUNER_CACHE_DIR"
 MAX_BYTES_VARIABLE = "FTUNER_CACHE_MAX_BYTES"
-CORRECTIONS, HARDWARE, OBJECTS, TARGETS = "corrections", "hardware", "objects", "targets"
-KINDS = (CORRECTIONS, HARDWARE, OBJECTS, TARGETS)
+CORRECTIONS, HARDWARE, MODELS = "corrections", "hardware", "models"
+OBJECTS, TARGETS = "objects", "targets"
+KINDS = (CORRECTIONS, HARDWARE, MODELS, OBJECTS, TARGETS)
 """Kinds of entries: a folder each."""
 MAX_BYTES = 256 << 20
-"""Entries beyond this are removed, by oldest use. One machine's libraries of both dtypes take half
-a megabyte: this is room for hundreds of models, ISAs and versions of ftuner."""
+"""Entries beyond this are removed: models first, then by oldest use. One machine's libraries of
+both dtypes take half a megabyte: this is room for hundreds of ISAs and versions of ftuner."""
 KEPT_AFTER_TRIM = 0.75
 """Part of the bound that is left when entries are removed, so that not every write removes some."""
 MAX_ENTRY_BYTES = 8 << 20
@@ -51,6 +52,8 @@ REFRESHED_S = 86400.0
 """The time of an entry's last use is exact to a day: writing it costs a system call."""
 ORPHANED_S = 3600.0
 """A temporary file of this age was left by a process that ended while it wrote."""
+MODEL_MAGIC = b"\x89ftuner model\n"
+"""The first bytes of a saved model; other entries begin with `_MAGIC`."""
 _MAGIC_OF_ALL = b"ftuner-cache-"
 _MAGIC = _MAGIC_OF_ALL + b"1\n"
 _HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
@@ -97,35 +100,43 @@ class Cache:
 
     def read(self, kind: str, key: str, limit: int = MAX_ENTRY_BYTES) -> bytes | None:
         """The payload of an entry, or None if there is none that can be trusted."""
+
+        def payload_of(file: BinaryIO) -> bytes:
+            data = file.read(_HEADER_BYTES + limit + 1)
+            checksum, payload = data[len(_MAGIC) : _HEADER_BYTES], data[_HEADER_BYTES:]
+            if len(payload) > limit:
+                raise ParseError(f"it has more than {limit} bytes")
+            if not data.startswith(_MAGIC) or hashlib.sha256(payload).digest() != checksum:
+                raise ParseError("its checksum is wrong")
+            return payload
+
+        return self.read_file(kind, key, payload_of)
+
+    def read_file(self, kind: str, key: str, read: Callable[[BinaryIO], _T]) -> _T | None:
+        """What `read` makes of the file of an entry, or None if there is none that can be trusted,
+        or it is damaged: `read` raises an error of ours."""
         path = self.folder / kind / key
         try:
             path = self._own(kind) / key
             with opened(path) as (file, status):
                 expect_trusted(path, status)
-                data = file.read(_HEADER_BYTES + limit + 1)
+                found = read(file)
         except FileNotFoundError:
             return None
         except DistrustError as error:
             self._distrust(error)
             return None
-        except NotAFileError as error:
+        except (FTunerError, NotAFileError) as error:
             self.spoiled(kind, key, str(error))
             return None
         except OSError as error:
             self._fail(f"cannot read {path}: {error}")
             return None
-        checksum, payload = data[len(_MAGIC) : _HEADER_BYTES], data[_HEADER_BYTES:]
-        if len(payload) > limit:
-            self.spoiled(kind, key, f"it has more than {limit} bytes")
-            return None
-        if not data.startswith(_MAGIC) or hashlib.sha256(payload).digest() != checksum:
-            self.spoiled(kind, key, "its checksum is wrong")
-            return None
         if abs(time.time() - status.st_mtime) > REFRESHED_S:
             # Where this is not allowed, entries cannot be removed either.
             with suppress(OSError):
                 os.utime(path)
-        return payload
+        return found
 
     def read_document(self, kind: str, key: str, decode: Callable[[Any], _T]) -> _T | None:
         """What `decode` makes of an entry in JSON, or None if there is none, or it makes no sense:
@@ -145,21 +156,27 @@ class Cache:
     def write(self, kind: str, key: str, payload: bytes) -> None:
         """Keep a payload; a folder that cannot be written is a warning, once."""
         data = _MAGIC + hashlib.sha256(payload).digest() + payload
-        if len(data) > self.max_bytes:
+        self.write_file(kind, key, len(data), lambda file: file.write(data))
+
+    def write_file(
+        self, kind: str, key: str, size: int, write: Callable[[BinaryIO], object]
+    ) -> None:
+        """The same of a file of `size` bytes, whose content `write` gives."""
+        if size > self.max_bytes:
             return
         path = self.folder / kind / key
         try:
             path = self._own(kind, make=True) / key
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
             try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
+                with os.fdopen(handle, "w+b") as file:
+                    write(file)
                 os.replace(temporary, path)
             except BaseException:
                 with suppress(OSError):
                     os.unlink(temporary)
                 raise
-            self._bytes = None if self._bytes is None else self._bytes + len(data)
+            self._bytes = None if self._bytes is None else self._bytes + size
             if self._bytes is None or self._bytes > self.max_bytes:
                 self._trim(kind, key)
         except DistrustError as error:
@@ -260,13 +277,14 @@ class Cache:
         return root / kind
 
     def _trim(self, kind: str, key: str) -> None:
-        """Remove entries by oldest use where they exceed the bound, but not the one just written.
-        The bytes of all entries are counted at the first write of a process, and again where this
-        process believes that the bound is exceeded."""
+        """Remove entries where they exceed the bound, but not the one just written: models, which
+        are made again of the objects, then others, each by oldest use. The bytes of all entries are
+        counted at the first write of a process, and again where this process believes that the
+        bound is exceeded."""
         entries = self.entries()
         total = sum(entry.bytes for entry in entries)
         if total > self.max_bytes:
-            for entry in sorted(entries, key=lambda entry: entry.used_s):
+            for entry in sorted(entries, key=lambda entry: (entry.kind != MODELS, entry.used_s)):
                 if total <= KEPT_AFTER_TRIM * self.max_bytes:
                     break
                 if (entry.kind, entry.key) != (kind, key):
@@ -325,7 +343,7 @@ def _entries(folder: Path, kind: str) -> Iterator[Entry]:
                     _remove(path)
                 continue
             with opened(path) as (file, status):
-                if file.read(len(_MAGIC_OF_ALL)) == _MAGIC_OF_ALL:
+                if file.read(len(MODEL_MAGIC)).startswith((_MAGIC_OF_ALL, MODEL_MAGIC)):
                     yield Entry(kind, path.name, status.st_size, status.st_mtime)
 
 

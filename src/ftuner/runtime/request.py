@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import SupportsIndex
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
 from ftuner.core.given import BatchAxis, ElementType, checked_integer, dtype_name
 from ftuner.errors import ConfigurationError
-from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.devices import CPU, backend_of
@@ -89,9 +89,11 @@ class Request:
         """
         if self.precision in (None, FLOAT32.name):
             return ""
-        found = PRECISIONS.get(self.precision) if isinstance(self.precision, str) else None
+        # By name: most models are asked for none.
+        precisions = import_module("ftuner.graph.passes.word_products").PRECISIONS
+        found = precisions.get(self.precision) if isinstance(self.precision, str) else None
         if found is None:
-            known = ", ".join((FLOAT32.name, *PRECISIONS))
+            known = ", ".join((FLOAT32.name, *precisions))
             raise ConfigurationError(f"precision is {self.precision!r}; expected one of {known}")
         if found.rows not in backend.narrow_dtypes:
             raise ConfigurationError(

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("onnx")
 
 import ftuner
+from ftuner.runtime.cache import MODEL_MAGIC
 from ftuner.runtime.saved import container, models
 
 
@@ -80,7 +81,7 @@ def forged(document: bytes, rest: bytes = b"", **header: int) -> bytes:
     """A file with right checksums of its header and document."""
     first = container._first(len(document))
     fields = {"format": container.FORMAT, "total": first + len(rest), "size": len(document)}
-    begin = container._HEADER.pack(container.MAGIC, *(fields | header).values())
+    begin = container._HEADER.pack(MODEL_MAGIC, *(fields | header).values())
     data = begin + hashlib.sha256(begin + document).digest() + document
     return data.ljust(first, b"\0") + rest
 

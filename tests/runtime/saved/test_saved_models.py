@@ -358,10 +358,10 @@ def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
     kept = ftuner.load(saved)
     (executable,) = kept.all_executables()
     kernels = executable.session.kernels  # type: ignore[attr-defined]
-    before = len(kernels._images), len(kernels._code._others)
+    before = len(kernels._files), len(kernels._code._others)
     for _ in range(3):
         ftuner.load(saved)
-    assert (len(kernels._images), len(kernels._code._others)) == before
+    assert (len(kernels._files), len(kernels._code._others)) == before
 
 
 def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:

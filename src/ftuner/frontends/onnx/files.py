@@ -79,6 +79,8 @@ class ExternalData:
         which are not looked for. `advice`: what to do about a missing file."""
         self._folders = [folder.resolve() for folder in folders]
         self._own, self._held, self._advice = own, held, advice
+        self.locations: dict[str, None] = {}
+        """Those that were read outside the model's file."""
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
         """Bytes that different tensors have read from each file."""
@@ -92,11 +94,12 @@ class ExternalData:
         """
         if location == weight_stream.OWN_FILE and (offset, size) in self._own:
             return self._own[offset, size]
+        self.locations[location] = None
         if location in self._held:
             held = self._held[location]
             _expect_within(location, offset, size, len(held), what)
             return held[offset : offset + size]
-        path = self._path(location, what)
+        path = self.path(location, what)
         found = self._known.get((path, offset, size))
         if found is not None:
             return found
@@ -113,9 +116,13 @@ class ExternalData:
         self._known[path, offset, size] = found
         return found
 
-    def _path(self, location: str, what: str) -> Path:
+    def path(self, location: str, what: str) -> Path:
         """The file of a location, which leaves no folder by its text. Links may lead from one of
-        the folders to another, as they do in the cache of the Hugging Face hub."""
+        the folders to another, as they do in the cache of the Hugging Face hub.
+
+        Raises:
+            GraphError: there is no such file.
+        """
         for folder in self._folders:
             try:
                 path = (folder / location).resolve()

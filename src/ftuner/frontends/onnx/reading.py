@@ -184,8 +184,9 @@ def read(
     )
     declared = tuple(reader.output(v) for v in model.graph.output)
     return ModelRecord(
-        graph, inputs, overridable, declared, versions_of(model.opset_import), _metadata(model)
-    )
+        graph, inputs, overridable, declared, versions_of(model.opset_import), _metadata(model),
+        tuple(data.locations),
+    )  # fmt: skip
 
 
 def _dim(dim: onnx.TensorShapeProto.Dimension, what: str) -> int | str | None:

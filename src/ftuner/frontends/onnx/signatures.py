@@ -22,6 +22,7 @@ from inspect import Parameter, formatannotation, signature
 from typing import NamedTuple, TypeVar, cast
 
 from ftuner.core.dtype import DType
+from ftuner.core.extensions import note_extension
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.context import Context, NodeView, Operand
 from ftuner.frontends.onnx.reading import dtype_of
@@ -214,6 +215,7 @@ def onnx(
 
     def register(function: F) -> F:
         made, module = Signature(function, bound), function.__module__
+        note_extension(module)
         for op in ops:
             found = REGISTERED.get((domain, op))
             if found is None or (replace and not found.module.startswith("ftuner.")):

@@ -22,6 +22,7 @@ from typing import Any
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import DType
+from ftuner.core.extensions import note_extension
 from ftuner.graph.ir import Graph, Node, Value, live_nodes, writing_to
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.rewrite.matching import Pattern, Search
@@ -162,6 +163,7 @@ def rule(*patterns: Callable[..., Value] | str) -> Callable[[Callable[..., Value
 
 def register_rule(added: Rule) -> Rule:
     """Add a rule from outside ftuner. It is applied with those of activations."""
+    note_extension(added.write.__module__)
     _REGISTERED.append(added)
     return added
 

@@ -85,7 +85,7 @@ class CompiledGraph(Executable):
             self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
             self._pool.array,
         )  # fmt: skip
-        if compiled is None:
+        if options.plans_ahead:
             self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
         self.states = RunStates(session.cores)

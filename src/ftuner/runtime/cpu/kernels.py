@@ -8,7 +8,8 @@ import json
 import logging
 import mmap
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -171,6 +172,10 @@ class NativeRuntime:
         self._loaded = loaded
 
 
+def _linked(objects: Sequence[bytes]) -> Image:
+    return Linked([parse(data) for data in objects], mmap.PAGESIZE).image()
+
+
 def _any_kernel(library: Library) -> UKernel:
     """One uKernel, for the reduction, which depends only on what all of a library have in
     common."""
@@ -192,6 +197,8 @@ class Kernels:
         self._objects: dict[Bundle, Object] = {}
         """Objects that are prepared and not yet loaded."""
         self._runtime: NativeRuntime | None = None
+        self._images: weakref.WeakSet[LoadedObject] = weakref.WeakSet()
+        """The code of images, which models keep."""
         self._variants: list[LoadedObject] = []
         self._started: Started | None = None
         """Processes that have been started ahead."""
@@ -269,6 +276,27 @@ class Kernels:
                     self._started = None
                 started.end()
 
+    def add(self, image: Image) -> LoadedObject:
+        """The code of an image, loaded unless another one has all of it. As long as the caller
+        keeps it, nothing of it is compiled or looked for in the cache.
+
+        Raises:
+            ObjectFileError: it is damaged.
+        """
+        with self._lock:
+            found = self._loaded_image(image.entries)
+            if found is None:
+                found = LoadedObject.of_image(image)
+                self._images.add(found)
+            if self._runtime is None:
+                self._runtime = NativeRuntime(found)
+        return found
+
+    def _loaded_image(self, symbols: Collection[str]) -> LoadedObject | None:
+        """The code of an image that has all of some symbols, if there is one."""
+        images = (x for x in self._images if all(name in x.addresses for name in symbols))
+        return next(images, None)
+
     def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
     ) -> list[Bundle]:
@@ -287,7 +315,17 @@ class Kernels:
             ObjectFileError: the system has objects of another format than ELF.
         """
         found = self._compiled_objects(bundles, None)
-        return Linked([parse(found[bundle].data) for bundle in bundles], mmap.PAGESIZE).image()
+        return _linked([found[bundle].data for bundle in bundles])
+
+    def kept_image(self, bundles: Sequence[Bundle]) -> Image | None:
+        """The same of objects that the cache has; None if it lacks one."""
+        found: list[bytes] = []
+        for bundle in bundles:
+            data = self.cache.read(OBJECTS, bundle_key(bundle, self._llvm_target))
+            if data is None:
+                return None
+            found.append(data)
+        return _linked(found)
 
     def prepare(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
@@ -302,7 +340,9 @@ class Kernels:
                 wanted += self._bundles(library, self._missing(library, families))
             if self._runtime is None:
                 wanted.append(self._runtime_bundle())
-            self._objects.update(self._compiled_objects([*dict.fromkeys(wanted)], progress))
+            wanted = [b for b in dict.fromkeys(wanted) if self._loaded_image(b.symbols) is None]
+            if wanted:
+                self._objects.update(self._compiled_objects(wanted, progress))
 
     def _missing(self, library: Library, families: Sequence[Family]) -> list[Family]:
         """The families that are not loaded yet."""
@@ -369,6 +409,9 @@ class Kernels:
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Load bundles, after the runtime, which is compiled with them if it is missing."""
+        image = self._loaded_image([symbol for bundle in bundles for symbol in bundle.symbols])
+        if self._runtime is not None and image is not None:
+            return image
         runtime = self._runtime_bundle()
         first: list[Bundle] = [runtime] if self._runtime is None else []
         wanted = [*first, *bundles]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,10 +53,6 @@ not read."""
 class CpuSession:
     """The state that the operators and compiled graphs of one back end share. Probing and
     compilation happen on first use. Safe to use from several threads."""
-
-    is_saved: ClassVar[bool] = False
-    """Whether hardware model and machine code are those of saved models, and so the widths of their
-    packed weights."""
 
     def __init__(
         self, cache: Cache | None = None, isa: str | None = None, facts: SystemFacts | None = None

@@ -36,7 +36,8 @@ class StepCompiler:
         made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
-        if saved is not None and session.is_saved:
+        code = None if saved is None else options.code
+        if saved is not None and code is not None:
             for types, epilogue, *width in saved.widths:
                 know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
             symbols, known = saved.symbols, saved.covers
@@ -47,7 +48,7 @@ class StepCompiler:
         required = self._required(steps)
         families = by_library(required)
         kernels.prepare(families, wanted, options.progress)
-        self._loaded = kernels.loaded(wanted, options.progress)
+        self._loaded = code or kernels.loaded(wanted, options.progress)
 
         products = {name: session.products(*name, some) for name, some in families.items()}
         for types, epilogue, *key, covers in known:

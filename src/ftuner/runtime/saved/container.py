@@ -29,8 +29,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from ftuner.errors import ConfigurationError, MissingFileError, ParseError, SavedModelError
+from ftuner.runtime.cache import MODEL_MAGIC
 
-MAGIC = b"\x89ftuner model\n"
 FORMAT = 1
 """Changes when files of the earlier format cannot be read any more."""
 SUFFIX = ".ftuner"
@@ -63,7 +63,8 @@ def is_saved(path: str | os.PathLike[str]) -> bool:
     if Path(path).suffix == SUFFIX:
         return True
     with suppress(OSError, ValueError), open(path, "rb") as file:
-        return stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(len(MAGIC)) == MAGIC
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return regular and file.read(len(MODEL_MAGIC)) == MODEL_MAGIC
     return False
 
 
@@ -73,35 +74,13 @@ def write(path: Path, content: Any, sections: Sequence[memoryview]) -> None:
     Raises:
         ConfigurationError: it cannot be written.
     """
-    sizes = [section.nbytes for section in sections]
-    places, end = [], 0
-    for size in sizes:
-        unit = _PAGE_BYTES if size >= _LARGE else _LINE_BYTES
-        end = -(-end // unit) * unit
-        places.append(end)
-        end += size + SLACK_BYTES
     # A random name that does not exist: no other user can have put a link there.
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is not a regular file")
         with partial.open("x+b") as file:
-            chunks = -(-end // CHUNK_BYTES)
-            table = [[at, size] for at, size in zip(places, sizes, strict=True)]
-            document = {"sections": table, "chunks": ["0" * 2 * _DIGEST_BYTES] * chunks,
-                        "content": content}  # fmt: skip
-            # The document has the same length with any digests.
-            first = _first(len(_encoded(document)))
-            for at, section in zip(places, sections, strict=True):
-                file.seek(first + at)
-                file.write(section)
-            file.truncate(first + end)
-            file.flush()
-            document["chunks"] = _digests(file, first, end)
-            encoded = _encoded(document)
-            header = _HEADER.pack(MAGIC, FORMAT, first + end, len(encoded))
-            file.seek(0)
-            file.write(header + hashlib.sha256(header + encoded).digest() + encoded)
+            fill(file, content, sections)
         os.replace(partial, path)
     except (OSError, ValueError) as error:  # A name with a NUL is a ValueError.
         why = getattr(error, "strerror", None) or error
@@ -109,6 +88,32 @@ def write(path: Path, content: Any, sections: Sequence[memoryview]) -> None:
     finally:
         with suppress(OSError, ValueError):
             partial.unlink()
+
+
+def fill(file: BinaryIO, content: Any, sections: Sequence[memoryview]) -> None:
+    """Write the bytes of a file, which is empty. Raises OSError."""
+    sizes = [section.nbytes for section in sections]
+    places, end = [], 0
+    for size in sizes:
+        unit = _PAGE_BYTES if size >= _LARGE else _LINE_BYTES
+        end = -(-end // unit) * unit
+        places.append(end)
+        end += size + SLACK_BYTES
+    table = [[at, size] for at, size in zip(places, sizes, strict=True)]
+    document = {"sections": table, "chunks": ["0" * 2 * _DIGEST_BYTES] * -(-end // CHUNK_BYTES),
+                "content": content}  # fmt: skip
+    # The document has the same length with any digests.
+    first = _first(len(_encoded(document)))
+    for at, section in zip(places, sections, strict=True):
+        file.seek(first + at)
+        file.write(section)
+    file.truncate(first + end)
+    file.flush()
+    document["chunks"] = _digests(file, first, end)
+    encoded = _encoded(document)
+    header = _HEADER.pack(MODEL_MAGIC, FORMAT, first + end, len(encoded))
+    file.seek(0)
+    file.write(header + hashlib.sha256(header + encoded).digest() + encoded)
 
 
 def read(path: Path, threads: int) -> Opened:
@@ -122,30 +127,33 @@ def read(path: Path, threads: int) -> Opened:
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise ParseError(f"{path} is not a regular file")
-            if status.st_size < _BEGIN:
-                raise ParseError(f"{path} is not a saved model: it has {status.st_size} bytes")
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ParseError("it is not a regular file")
+            return read_open(descriptor, threads)
         finally:
             os.close(descriptor)
     except FileNotFoundError as error:
         raise MissingFileError(f"there is no file {path}") from error
     except OSError as error:
         raise ParseError(f"cannot read {path}: {error.strerror or error}") from error
-    try:
-        return _checked(memoryview(mapped), threads)
     except SavedModelError as error:
         raise SavedModelError(f"{path} {error}") from error
     except ParseError as error:
         raise ParseError(f"{path} is damaged, or not a saved model: {error}") from error
 
 
+def read_open(descriptor: int, threads: int) -> Opened:
+    """The same of a regular file that is open. Raises ParseError, SavedModelError or OSError."""
+    size = os.fstat(descriptor).st_size
+    if size < _BEGIN:
+        raise ParseError(f"it has {size} bytes")
+    return _checked(memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)), threads)
+
+
 def _checked(data: memoryview, threads: int) -> Opened:
     header = data[: _HEADER.size]
     magic, format_, total, size = _HEADER.unpack(header)
-    if magic != MAGIC:
+    if magic != MODEL_MAGIC:
         raise ParseError("it begins otherwise")
     if format_ != FORMAT:
         raise SavedModelError(

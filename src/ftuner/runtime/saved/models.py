@@ -110,12 +110,12 @@ class SavedKernels(Kernels):
 
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         super().__init__(hardware, isa, cache)
-        self._images: list[Image] = []
+        self._files: list[Image] = []
         self._code = LoadedObject((), ())
         """All that is loaded."""
 
-    def add(self, image: Image) -> None:
-        """Load the code of a file, unless other files have all of it.
+    def add(self, image: Image) -> LoadedObject:
+        """Load the code of a file, unless other files have all of it; returns all that is loaded.
 
         Raises:
             ObjectFileError: it is damaged.
@@ -124,15 +124,16 @@ class SavedKernels(Kernels):
         with self._lock:
             if not names <= self._code.addresses.keys():
                 self._code.add(LoadedObject.of_image(image))
-            if not any(names <= known.entries.keys() for known in self._images):
-                self._images.append(image)
+            if not any(names <= known.entries.keys() for known in self._files):
+                self._files.append(image)
             if self._runtime is None:
                 self._runtime = NativeRuntime(self._code)
+        return self._code
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
         names = {symbol for bundle in bundles for symbol in bundle.symbols}
-        found = [image for image in self._images if names <= image.entries.keys()]
+        found = [image for image in self._files if names <= image.entries.keys()]
         return min(found, key=lambda image: len(image.data))
 
     def prepare(
@@ -142,8 +143,7 @@ class SavedKernels(Kernels):
         """Everything is there."""
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        known = self._code.addresses
-        missing = [name for bundle in bundles for name in bundle.symbols if name not in known]
+        missing = [name for b in bundles for name in b.symbols if name not in self._code.addresses]
         if missing:
             raise SavedModelError(
                 f"the file lacks the machine code of {', '.join(missing)}; save the model again"
@@ -154,8 +154,6 @@ class SavedKernels(Kernels):
 class SavedBackend(CpuBackend):
     """A CPU whose hardware model and machine code are those of files. It has as many threads as
     the process says."""
-
-    is_saved = True
 
     def __init__(self, hardware: CpuHardware, isa: str) -> None:
         process = default_backend()
@@ -169,9 +167,9 @@ _backends: WeakValueDictionary[str, SavedBackend] = WeakValueDictionary()
 _lock = fork_safe_lock()
 
 
-def backend_for(document: Any, isa: str, image: Image) -> SavedBackend:
-    """The back end of the hardware model in a document, which has the code of an image; models that
-    were saved on one machine share it, and with it the workers.
+def backend_for(document: Any, isa: str, image: Image) -> tuple[CpuBackend, LoadedObject]:
+    """The back end of the hardware model in a document, which has the code of an image, and that
+    code; models that were saved on one machine share it, and with it the workers.
 
     Raises:
         DatasetError, HardwareError: the document is malformed.
@@ -188,8 +186,7 @@ def backend_for(document: Any, isa: str, image: Image) -> SavedBackend:
                 learned = correction.from_document(document["correction"])
                 hardware = replace(hardware, correction=learned)
             found = _backends[key] = SavedBackend(hardware, isa)
-    found.saved.add(image)
-    return found
+    return found, found.saved.add(image)
 
 
 _LOG = logging.getLogger(__name__)
@@ -207,10 +204,12 @@ class Saved(NamedTuple):
     graph: SplitGraph | SavedSpecialization
     backend: CpuBackend
     """That of the file's machine code, or the process's own, which compiles the steps again."""
+    code: LoadedObject | None
+    """The file's machine code, if the back end has it."""
     append_in_place: bool
 
 
-class _Sections:
+class Sections:
     """Bytes of a file; equal ones are one section."""
 
     def __init__(self) -> None:
@@ -250,7 +249,7 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
             f"cannot save a model as {target.name!r}; expected a name that ends in "
             f"{container.SUFFIX}"
         )
-    sections = _Sections()
+    sections = Sections()
     bodies = [_body(model, sections) for model in models]
     isas = [body["isa"] for body in bodies]
     if len(set(isas)) < len(isas) or not isas:
@@ -261,15 +260,10 @@ def save(models: Sequence[Model], path: str | os.PathLike[str]) -> None:
     container.write(target, content, sections.views)
 
 
-def _body(model: Model, sections: _Sections) -> dict[str, Any]:
+def _body(model: Model, sections: Sections) -> dict[str, Any]:
     """One model, whose bytes are in sections."""
-    saved = model.saved() if isinstance(model, SpecializedModel) else model.split_graph()
-    table = values.Table(sections.array)
-    table.add(saved)
-    executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
-    kernels = executables[0].session.kernels
-    bundles = list(dict.fromkeys(b for x in executables for b in x.bundles()))
-    code = kernels.image(bundles)
+    entries = steps_section(model, sections)
+    kernels, bundles = code_of(model)
     row = instruction_set(kernels.isa.name)
     return {
         "isa": row.name,
@@ -278,9 +272,32 @@ def _body(model: Model, sections: _Sections) -> dict[str, Any]:
         "flags": needed_flags(row, _facts(), bundles),
         "hardware": hardware_document(kernels.hardware),
         "append_in_place": model.append_in_place,
-        "code": {**code._asdict(), "data": sections.bytes(code.data)},
-        "entries": sections.bytes(encoded(table.entries)),
+        "code": image_document(kernels.image(bundles), sections),
+        "entries": entries,
     }
+
+
+def steps_section(model: Model, sections: Sections) -> int:
+    """Add what was compiled of a model to sections; returns the number of the table.
+
+    Raises:
+        SavedModelError: a model that cannot be saved.
+    """
+    table = values.Table(sections.array)
+    table.add(model.saved() if isinstance(model, SpecializedModel) else model.split_graph())
+    return sections.bytes(encoded(table.entries))
+
+
+def code_of(model: Model) -> tuple[Kernels, list[Bundle]]:
+    """The kernels that a model on a CPU runs, and the bundles that it needs of them."""
+    executables = [x for x in model.all_executables() if isinstance(x, CompiledGraph)]
+    bundles = list(dict.fromkeys(b for x in executables for b in x.bundles()))
+    return executables[0].session.kernels, bundles
+
+
+def image_document(image: Image, sections: Sections) -> dict[str, Any]:
+    """Machine code whose bytes are in sections."""
+    return {**image._asdict(), "data": sections.bytes(image.data)}
 
 
 def encoded(entries: object) -> bytes:
@@ -302,34 +319,45 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
     """
     facts = _facts()
     content, sections = container.read(Path(path), facts.cores)
-
-    def section(number: int) -> memoryview:
-        if number < 0:
-            raise IndexError("a negative section")
-        return sections[number]
-
     try:
+        code = None
         try:
             body = _fitting(content, facts, str(path), isa or os.environ.get(ISA_VARIABLE))
         except (HardwareError, SavedModelError) as refused:
             body, backend = _compiled_again(content, refused, isa)
         else:
-            code = Image(**{**body["code"], "data": section(body["code"]["data"])})
-            backend = backend_for(body["hardware"], body["isa"], code)
-
-        def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-            if 0 in shape:
-                return np.empty(shape, dtype)
-            return np.frombuffer(section(number), dtype).reshape(shape)
-
-        graph = values.read(json.loads(bytes(section(body["entries"]))), array)
-        if not isinstance(graph, SplitGraph | SavedSpecialization):
-            raise ParseError("its last entry is no graph")
-        return Saved(graph, backend, bool(body["append_in_place"]))
+            backend, code = backend_for(body["hardware"], body["isa"], image_of(body, sections))
+        graph = graph_of(body, sections)
+        return Saved(graph, backend, code, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
     except (DatasetError, ParseError, *MALFORMED) as error:
         raise ParseError(f"{path} is malformed: {error}") from error
+
+
+def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
+    """The machine code of a body. Raises what `MALFORMED` lists."""
+    return Image(**{**body["code"], "data": _section(sections, body["code"]["data"])})
+
+
+def graph_of(body: Any, sections: Sequence[memoryview]) -> SplitGraph | SavedSpecialization:
+    """The steps of a body, with its weights. Raises ParseError, and what `MALFORMED` lists."""
+
+    def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        if 0 in shape:
+            return np.empty(shape, dtype)
+        return np.frombuffer(_section(sections, number), dtype).reshape(shape)
+
+    graph = values.read(json.loads(bytes(_section(sections, body["entries"]))), array)
+    if not isinstance(graph, SplitGraph | SavedSpecialization):
+        raise ParseError("its last entry is no graph")
+    return graph
+
+
+def _section(sections: Sequence[memoryview], number: int) -> memoryview:
+    if number < 0:
+        raise IndexError("a negative section")
+    return sections[number]
 
 
 def _facts() -> SystemFacts:

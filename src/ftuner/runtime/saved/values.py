@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -45,14 +46,26 @@ _Made = Callable[[Sequence[Any]], Any]
 
 
 @cache
-def _classes() -> dict[str, type]:
-    """All classes by their names in tables."""
-    found: dict[str, type] = {}
-    for name in _MODULES:
-        for cls in vars(import_module(f"ftuner.{name}")).values():
-            if isinstance(cls, type) and cls.__module__ == f"ftuner.{name}" and _names(cls):
-                found[f"{name}.{cls.__qualname__}"] = cls
-    return found
+def _class_of(name: str) -> type:
+    """The class of a name in tables, whose module is imported.
+
+    Raises:
+        LookupError: there is none.
+    """
+    module = name.rpartition(".")[0]
+    if module not in _MODULES:
+        raise LookupError(f"no class {name:.80}")
+    return _classes_of(module)[name]
+
+
+@cache
+def _classes_of(module: str) -> dict[str, type]:
+    """The classes of one of `_MODULES`, by their names in tables."""
+    return {
+        f"{module}.{cls.__qualname__}": cls
+        for cls in vars(import_module(f"ftuner.{module}")).values()
+        if isinstance(cls, type) and cls.__module__ == f"ftuner.{module}" and _names(cls)
+    }
 
 
 def _names(cls: type) -> tuple[str, ...]:
@@ -66,7 +79,8 @@ def _names(cls: type) -> tuple[str, ...]:
 @cache
 def schema() -> str:
     """Names what tables may hold: versions of ftuner with the same name read each other's."""
-    names = [(name, _names(cls)) for name, cls in sorted(_classes().items())]
+    found = {name: cls for module in _MODULES for name, cls in _classes_of(module).items()}
+    names = [(name, _names(cls)) for name, cls in sorted(found.items())]
     return f"{MEANING}-{hashlib.sha256(repr(names).encode()).hexdigest()[:12]}"
 
 
@@ -151,8 +165,9 @@ def _taken_apart(value: Any) -> tuple[str, Sequence[Any]]:
             empty = value.size and not any(value.strides) and not value.flat[0]
             return "hollow" if empty else "array", (value.dtype.str, tuple(value.shape))
     name = f"{cls.__module__.removeprefix('ftuner.')}.{cls.__qualname__}"
-    if _classes().get(name) is cls:
-        return name, [getattr(value, field) for field in _names(cls)]
+    with suppress(LookupError):
+        if _class_of(name) is cls:
+            return name, [getattr(value, field) for field in _names(cls)]
     raise SavedModelError(
         f"the model holds a {cls.__module__}.{cls.__qualname__}, which is not saved"
     )
@@ -190,7 +205,6 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
         "objects": lambda parts: np.array(parts[1:], object).reshape(parts[0]),
         "hollow": lambda parts: hollow(*shaped(parts)),
     }
-    classes = _classes()
     try:
         if not isinstance(entries, list):
             raise TypeError("not a list")
@@ -205,7 +219,7 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
                 made.append(stored(parts, own))
                 continue
             maker = makers.get(head)
-            made.append(classes[head](*parts) if maker is None else maker(parts))
+            made.append(_class_of(head)(*parts) if maker is None else maker(parts))
         return made[-1]
     # What lists, numbers and constructors of classes raise for values of wrong types.
     except (

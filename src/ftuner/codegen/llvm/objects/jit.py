@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,11 @@ def compiler_version() -> str:
 
 def compiler_build() -> str:
     """Identifies the build of llvmlite's library by name, size and modification time, because
-    another build of the same version may have another LLVM. The library is not loaded."""
-    library: Any = import_module("llvmlite")
-    folder = Path(library.__file__).parent / "binding"
+    another build of the same version may have another LLVM. Nothing of it is loaded."""
+    spec = find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'llvmlite'")
+    folder = Path(spec.origin).parent / "binding"
     found = [(file.name, file.stat()) for file in sorted(folder.glob("*llvmlite.*"))]
     return repr([(name, status.st_size, status.st_mtime_ns) for name, status in found])
 
