@@ -95,7 +95,7 @@ def write_index(folder: Path, packages: list[Path]) -> str:
 def use(package: Path, index: str, python: str, folder: Path, core: bool) -> None:
     """Install a package from an index in a virtual environment and multiply; with its extra, run a
     model; with its tools, find their commands; without it, find nothing. `core`: run the demo and
-    the core of the tests as well."""
+    the core of the tests by the wheel as well."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inside = folder / "bin" / "python"
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FTUNER_CACHE_DIR")}
@@ -114,7 +114,7 @@ def use(package: Path, index: str, python: str, folder: Path, core: bool) -> Non
     assert "pip install ftuner-tools" in without.stderr
     subprocess.run([*install, "ftuner-tools"], check=True, env=clean)
     subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
-    if core:
+    if core and package.suffix == ".whl":
         subprocess.run([*install, "ftuner-tools[demo]", *CORE_PACKAGES], check=True, env=clean)
         subprocess.run([program, "demo"], check=True, env=clean, stdout=subprocess.DEVNULL)
         run_core(inside, folder)
@@ -164,8 +164,7 @@ def main(folder: str, *arguments: str) -> None:
             check(package)
         uses = {
             f"{package.name} with {python}": pool.submit(
-                use, package, index, python, fresh / f"{number}{package.suffix}",
-                core and package.suffix == ".whl",
+                use, package, index, python, fresh / f"{number}{package.suffix}", core
             )
             for package in packages
             for number, python in enumerate(pythons)
