@@ -23,10 +23,13 @@ from ftuner.hardware.system import isas_of, read_system
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.saved import kept
 
-HOST_ISAS = tuple(isas_of(read_system()))
-"""Narrowest first; told by the system, not probed."""
+_FOUND_ISAS = tuple(isas_of(read_system()))
+_WIDEST_ISA = os.environ.get(ISA_VARIABLE) or _FOUND_ISAS[-1]
+HOST_ISAS = _FOUND_ISAS[: _FOUND_ISAS.index(_WIDEST_ISA) + 1]
+"""Narrowest first, up to `FTUNER_ISA`; read from the system, not probed."""
 CORE_ISAS = tuple(
     pytest.param(isa, marks=[] if isa == HOST_ISAS[-1] else [pytest.mark.full]) for isa in HOST_ISAS
 )

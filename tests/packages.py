@@ -1,6 +1,8 @@
-"""`python -m tests.packages FOLDER PYTHON...`: checks the contents of the wheel and the source
-distribution that `scripts/release` left in FOLDER, and uses each in a fresh virtual environment of
-each Python."""
+"""`python -m tests.packages FOLDER [--core] PYTHON...`: checks the contents of the wheel and the
+source distribution that `scripts/release` left in FOLDER, and uses each in a fresh virtual
+environment of each Python. `--core` also runs the demo and the core of the tests of kernels, CPU
+runtime and ONNX's nodes there, by the installed wheel; compiled objects are kept where
+`FTUNER_CACHE_DIR` says."""
 
 from __future__ import annotations
 
@@ -34,6 +36,14 @@ for length in (1, 77):
     ids = np.ones((2, length), np.int64)
     assert model.run({"input_ids": ids, "attention_mask": ids})[-1].shape == (2, 384)
 """
+
+ROOT = Path(__file__).parent.parent
+CORE = ("core", "codegen/llvm", "runtime/cpu", "frontends/test_onnx_nodes.py")
+CORE_PACKAGES = (
+    "pytest", "pytest-timeout", "hypothesis", "expecttest", "mpmath",
+    "onnxruntime==1.31.1; python_version >= '3.11'",
+)  # fmt: skip
+"""What these tests import; those that compare with PyTorch are skipped."""
 
 
 def check(package: Path) -> None:
@@ -82,9 +92,10 @@ def write_index(folder: Path, packages: list[Path]) -> str:
     return folder.as_uri()
 
 
-def use(package: Path, index: str, python: str, folder: Path) -> None:
+def use(package: Path, index: str, python: str, folder: Path, core: bool) -> None:
     """Install a package from an index in a virtual environment and multiply; with its extra, run a
-    model; with its tools, find their commands; without it, find nothing."""
+    model; with its tools, find their commands; without it, find nothing. `core`: run the demo and
+    the core of the tests by the wheel as well."""
     subprocess.run([python, "-m", "venv", str(folder)], check=True)
     inside = folder / "bin" / "python"
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "FTUNER_CACHE_DIR")}
@@ -103,6 +114,10 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
     assert "pip install ftuner-tools" in without.stderr
     subprocess.run([*install, "ftuner-tools"], check=True, env=clean)
     subprocess.run(bench, check=True, env=clean, stdout=subprocess.DEVNULL)
+    if core and package.suffix == ".whl":
+        subprocess.run([*install, "ftuner-tools[demo]", *CORE_PACKAGES], check=True, env=clean)
+        subprocess.run([program, "demo"], check=True, env=clean, stdout=subprocess.DEVNULL)
+        run_core(inside, folder)
     clear = [program, "cache", "--clear", "--yes"]
     subprocess.run(clear, check=True, env=clean, stdout=subprocess.DEVNULL)
     assert [path for path in (folder / "cache").rglob("*") if path.is_file()] == []
@@ -123,7 +138,23 @@ def use(package: Path, index: str, python: str, folder: Path) -> None:
         subprocess.run([pip[0], "-c", MODEL], check=True, env=clean, cwd=folder)
 
 
-def main(folder: str, *pythons: str) -> None:
+def run_core(python: Path, folder: Path) -> None:
+    """Run the core of the tests with the installed package. Raises CalledProcessError if one
+    fails."""
+    environment = {**os.environ, "PYTHONPATH": "", "OPENBLAS_NUM_THREADS": "1"}
+    where = [str(python), "-c", "import ftuner; print(ftuner.__file__)"]
+    found = subprocess.run(
+        where, check=True, env=environment, cwd=folder, capture_output=True, text=True
+    )
+    assert Path(found.stdout).is_relative_to(folder), "the sources, not the wheel"
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["-m", "not full and not alone", *(f"tests/{name}" for name in CORE)]
+    subprocess.run(command, check=True, env=environment, cwd=ROOT)
+
+
+def main(folder: str, *arguments: str) -> None:
+    core = "--core" in arguments
+    pythons = [name for name in arguments if name != "--core"]
     files = sorted((Path(folder) / "dist").iterdir())
     packages = [file for file in files if file.name.startswith("ftuner-")]
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor() as pool:
@@ -133,7 +164,7 @@ def main(folder: str, *pythons: str) -> None:
             check(package)
         uses = {
             f"{package.name} with {python}": pool.submit(
-                use, package, index, python, fresh / f"{number}{package.suffix}"
+                use, package, index, python, fresh / f"{number}{package.suffix}", core
             )
             for package in packages
             for number, python in enumerate(pythons)

@@ -3,12 +3,14 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
+import pytest
 from tests.frontends.onnx_models import parsed
 
 from ftuner.frontends.onnx import import_model
 from ftuner.inference import Model, load
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(0)
 

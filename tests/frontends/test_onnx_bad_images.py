@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from tests.frontends.onnx_models import model_of
 
 import ftuner
 from ftuner.errors import AllocationError, FTunerError, GraphError, ShapeError
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 HUGE = 2**62

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from tests.frontends.node_cases import compiled
@@ -17,6 +16,8 @@ from ftuner.frontends.onnx.records import LEARNING
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 TABLE = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 TABLE[1] = 0

@@ -1,11 +1,12 @@
 """A mixture of experts as a file, as exporters write it and by Einsum: what onnxruntime gives."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.frontends.onnx_models import parsed
 
 import ftuner
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 EXPERTS, CHOSEN, K, HIDDEN = 4, 2, 24, 40
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import ShapeError
 from ftuner.inference import load
 from ftuner.runtime.specialization import SpecializedModel
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 def model_of(nodes: str, outputs: str, **constants: Any) -> bytes:

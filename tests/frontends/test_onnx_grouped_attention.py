@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 import ftuner
 from ftuner.errors import FTunerError
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 MICROSOFT = "com.microsoft"
 TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}

@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
@@ -17,6 +16,8 @@ from ftuner.frontends.onnx import import_model
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 NOTHING = np.zeros(0, np.float32)

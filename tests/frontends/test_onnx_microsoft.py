@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from tests.conftest import CORE_ISAS
@@ -18,6 +17,8 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 Inputs = Sequence["np.ndarray[Any, Any] | None"]

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 from ftuner.errors import GraphError
 from ftuner.inference import load
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 Dims = list[int | str]
 

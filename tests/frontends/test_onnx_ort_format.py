@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.frontends.onnx_models import parsed
 
@@ -12,6 +11,8 @@ import ftuner.ort
 from ftuner.errors import FTunerError, ParseError
 from ftuner.frontends.onnx.reading import load as read
 from ftuner.inference import load
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 LEVELS = onnxruntime.GraphOptimizationLevel
 

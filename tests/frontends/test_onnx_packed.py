@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.frontends.node_cases import compiled
@@ -12,6 +11,8 @@ from tests.frontends.node_cases import compiled
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx import import_model
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(4)
 KINDS = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}

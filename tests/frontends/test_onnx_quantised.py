@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from tests.frontends.node_cases import compiled
@@ -18,6 +17,8 @@ from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 BEGINNING = RANDOM.bit_generator.state

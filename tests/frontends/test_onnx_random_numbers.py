@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from tests.distributions import assert_independent, assert_normal, assert_other, assert_uniform
@@ -13,6 +12,8 @@ from tests.frontends.onnx_models import parsed
 from ftuner.errors import FTunerError
 from ftuner.inference import Model, load
 from ftuner.runtime.specialization import SpecializedModel
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 FLOAT, BFLOAT16 = TensorProto.FLOAT, TensorProto.BFLOAT16
 INT32, INT64, BOOL = TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from tests.frontends.node_cases import compiled
@@ -13,6 +12,8 @@ from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 3, 9, 13)).astype(np.float32)

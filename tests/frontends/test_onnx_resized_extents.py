@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import helper
 from tests.frontends.onnx_models import parsed
@@ -12,6 +11,8 @@ from ftuner.errors import GraphError
 from ftuner.inference import load
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.specialization import SpecializedModel
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 SIZES = (((8, 10), (13, 17)), ((7, 9), (7, 18)), ((5, 6), (20, 24)), ((3, 1), (4, 5)))
 SMALLER = (((16, 4), (4, 3)), ((12, 9), (30, 3)), ((6, 6), (1, 7)))

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.frontends.onnx_models import parsed
 
@@ -14,6 +13,8 @@ from ftuner.inference import load
 from ftuner.ort import InferenceSession
 from ftuner.runtime.model import Model
 from ftuner.runtime.specialization import SpecializedModel
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 Feeds = dict[str, Any]
 X = np.arange(2 * 3 * 5 * 7, dtype=np.float32).reshape(2, 3, 5, 7)

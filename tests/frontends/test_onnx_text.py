@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from tests.frontends.onnx_models import model_of
@@ -14,6 +13,8 @@ import ftuner.ort
 from ftuner.errors import GraphError, IndexRangeError, InputError
 from ftuner.graph.ops.text import BLANKS
 from ftuner.inference import load
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 WORDS = np.array([["a b", "c  d e", ""], ["h\u00e9llo", " x ", "b b b"]], object)
 

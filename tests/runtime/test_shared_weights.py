@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.frontends.onnx_models import parsed
 from tests.graph.graphs import Array, Maker, S, T
@@ -21,6 +20,8 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.specialization import SpecializedModel
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import weakref
 from functools import partial
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.at_once import at_once
 from tests.graph.graphs import Maker, S, T, graph_of
@@ -20,6 +19,8 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
 from ftuner.schedules.nest.step import NestStep
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 DECODERS = (
     PLAIN, Decoder(heads=4, shared=2), Decoder(heads=4, shared=4, layers=1), Decoder(layout="rows"),

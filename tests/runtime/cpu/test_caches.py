@@ -1,7 +1,6 @@
 """Keys and values that operators write: in place, with the same results as without."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from tests.runtime.cpu import cache_files as files
 from tests.runtime.cpu.appending import address, assert_same
@@ -11,6 +10,8 @@ from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, b
 from ftuner.graph.appending import ROOM_ROWS
 from ftuner.inference import load
 from ftuner.schedules.nest.step import NestStep
+
+onnxruntime = pytest.importorskip("onnxruntime")
 
 pytestmark = pytest.mark.usefixtures("as_default")
 

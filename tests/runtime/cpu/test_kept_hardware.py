@@ -19,7 +19,7 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cache import HARDWARE, Cache
 from ftuner.runtime.cpu import session as module
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.session import keep_hardware, known_hardware
+from ftuner.runtime.cpu.session import ISA_VARIABLE, keep_hardware, known_hardware
 
 DEFAULT = CpuTuning()
 
@@ -34,6 +34,7 @@ def probes(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[SystemFa
         return replace(widest.hardware, tuning=DEFAULT)
 
     monkeypatch.setattr(module, "probe_machine", probe)
+    monkeypatch.delenv(ISA_VARIABLE, raising=False)
     return made
 
 

@@ -284,9 +284,14 @@ def _define_bit_cast(writer: ElementWriter) -> int:
     return writer.step("bit_cast", writer.result.dtype, writer.load(0, writer.at))
 
 
+def _reference_where(condition: Any, x: Any, y: Any) -> Any:
+    # NumPy's function has no signature before NumPy 2.4.
+    return np.where(condition, x, y)
+
+
 POINTWISE = (
     *(pointwise(name) for name in SCALAR_FUNCTIONS),
-    Operator("where", _infer_where, np.where, _applied("where")),
+    Operator("where", _infer_where, _reference_where, _applied("where")),
     Operator("cast", _infer_cast, _reference_cast, _define_cast),
     Operator("bit_cast", _infer_bit_cast, _reference_bit_cast, _define_bit_cast, exact_from=0),
 )
