@@ -9,12 +9,17 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
 from ftuner.core.given import BatchAxis, ElementType
-from ftuner.errors import ConfigurationError, ExportError, FTunerError, ParseError
+from ftuner.errors import (
+    AllocationError,
+    ConfigurationError,
+    ExportError,
+    FTunerError,
+    ParseError,
+)
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
@@ -253,8 +258,7 @@ def _of_file(read: Callable[[], ModelRecord], request: Request, origin: Origin) 
     which the cache then keeps."""
     backend = request.backend()
     options = request.options(backend, origin)
-    find = partial(_outside, Path(origin.path))
-    place = kept.place_of(origin.path, request, backend, find)
+    place = kept.place_of(origin.path, request, backend)
     if place is None:
         return _compiled(read, request, origin)
     found = _kept_model(place, read, options)
@@ -264,8 +268,7 @@ def _of_file(read: Callable[[], ModelRecord], request: Request, origin: Origin) 
         def read_noted() -> ModelRecord:
             record = read()
             inputs = tuple((v.name, v.dtype.name, v.dims or ()) for v in record.inputs)
-            states = place.states(record.files)
-            noted.append(kept.Read(inputs if record.repeated else None, states))
+            noted.append(kept.Read(inputs if record.repeated else None, record.files))
             return record
 
         found = _compiled(read_noted, request, origin)
@@ -277,13 +280,6 @@ def _compiled(
     read: Callable[[], ModelRecord], request: Request, origin: Origin | None = None
 ) -> Model:
     found: Model = _compiler().compile_file(read, request, origin)
-    return found
-
-
-def _outside(path: Path, location: str) -> Path:
-    """The path of data outside a model's file. Raises GraphError."""
-    room = import_module("ftuner.frontends.onnx.files")
-    found: Path = room.ExternalData(path.parent, path.resolve().parent).path(location, str(path))
     return found
 
 
@@ -314,7 +310,7 @@ def _kept_model(
         variants = Variants(wanted, lambda key, check: maker()(key, check))
     try:
         return Model(found.graph, place.backend, replace(options, code=found.code), variants)
-    except ConfigurationError:
+    except (AllocationError, ConfigurationError):
         raise
     except (FTunerError, *MALFORMED) as error:
         place.spoiled(error)

@@ -1,8 +1,9 @@
 """What is registered from outside ftuner is noted."""
 
+import numpy as np
 import pytest
 
-from ftuner.core import extensions
+from ftuner.core import extensions, functions
 from ftuner.frontends.onnx import importer, signatures
 from ftuner.graph import schedules
 from ftuner.graph.ir import Node, Value
@@ -30,6 +31,12 @@ def test_modules_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert noted == {__name__}
     register_schedule(Schedule("outside", prefix="outside_"))
     assert noted == {__name__, "outside_step"}
+    noted.clear()
+    monkeypatch.setattr(functions, "_TABLE", {**functions.SCALAR_FUNCTIONS})
+    monkeypatch.setattr(functions, "_REGISTERED", {})
+    row = functions.ScalarFunction(1, functions.FLOATS, np.abs, composition="where(x < 0, -x, x)")
+    functions.register("outside", row)
+    assert noted == {"outside"}
     noted.clear()
     signatures.onnx("Outside", domain="org.tests")(same)
     assert noted == {__name__}

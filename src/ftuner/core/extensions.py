@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 EXTENSIONS: set[str] = set()
-"""The modules of importers, rules and schedules that were registered."""
+"""The modules of importers, rules and schedules that were registered, and the names of scalar
+functions."""
 
 
 def note_extension(module: str) -> None:
-    """Note the module of what is registered, unless it is one of ftuner."""
+    """Note what is registered, unless the module is one of ftuner."""
     if module.partition(".")[0] != "ftuner":
         EXTENSIONS.add(module)

@@ -1,12 +1,17 @@
-"""Files that users name: written as a whole, and read with a bound on what they hold."""
+"""Files that users name: written as a whole, read with a bound on what they hold, found within
+folders; and what tells whether one has changed."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+FileState = tuple[int, ...]
+"""The size of a file, and what changes with its content."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -51,3 +56,26 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise ValueError(f"more than {max_bytes} bytes")
     return data
+
+
+def state_of(file: str | Path | int) -> FileState:
+    """The state of a file, given its path or its descriptor. Raises OSError."""
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+
+
+def within(folders: Sequence[Path], location: str) -> Path | None:
+    """The file of a location, which leaves no folder by its text; None if there is none. Links may
+    lead from one of the folders to another, as they do in the cache of the Hugging Face hub.
+    `folders`: without links."""
+    for folder in folders:
+        try:
+            path = (folder / location).resolve()
+            inside = Path(os.path.normpath(folder / location)).is_relative_to(folder)
+            linked = any(path.is_relative_to(known) for known in folders)
+            if inside and linked and path.is_file() and not Path(location).is_absolute():
+                return path
+        except (OSError, ValueError, RuntimeError):
+            # RuntimeError: a cycle of links, before Python 3.13.
+            continue
+    return None

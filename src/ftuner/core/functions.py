@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import Any, Literal, NamedTuple, cast
 
 from ftuner.core.dtype import HALF_DTYPES, DType
+from ftuner.core.extensions import note_extension
 from ftuner.errors import ConfigurationError
 
 
@@ -246,6 +247,7 @@ def register(name: str, row: ScalarFunction) -> None:
             f"scalar function {name!r}: expected a composition, or emitters in `llvm` and `triton`"
         )
     _TABLE[name] = _REGISTERED[name] = row
+    note_extension(name)
 
 
 def registered_in(value: object) -> tuple[tuple[str, ScalarFunction], ...]:

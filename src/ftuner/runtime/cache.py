@@ -23,7 +23,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ftuner.errors import CacheWarning, ConfigurationError, FTunerError, ParseError
+from ftuner.errors import (
+    AllocationError,
+    CacheWarning,
+    ConfigurationError,
+    FTunerError,
+    ParseError,
+)
 from ftuner.runtime.private_files import (
     DistrustError,
     NotAFileError,
@@ -126,6 +132,8 @@ class Cache:
         except DistrustError as error:
             self._distrust(error)
             return None
+        except AllocationError:
+            raise
         except (FTunerError, NotAFileError) as error:
             self.spoiled(kind, key, str(error))
             return None
@@ -177,7 +185,8 @@ class Cache:
                     os.unlink(temporary)
                 raise
             self._bytes = None if self._bytes is None else self._bytes + size
-            if self._bytes is None or self._bytes > self.max_bytes:
+            # Models of other processes are large.
+            if self._bytes is None or self._bytes > self.max_bytes or kind == MODELS:
                 self._trim(kind, key)
         except DistrustError as error:
             self._distrust(error)

@@ -183,6 +183,24 @@ def test_integers_that_are_moved_before_they_are_floats(window: bool, wide: DTyp
         np.testing.assert_array_equal(run.run([given])[0], wanted)
 
 
+@pytest.mark.parametrize("last", [INT32, FLOAT32])
+@pytest.mark.parametrize("scales", [(0.25, 1.0), (1.0, 0.25)])
+def test_products_that_are_not_whole_are_truncated(
+    scales: tuple[float, float], last: DType
+) -> None:
+    weight = RNG.integers(-128, 128, (150, 131)).astype(np.int8)
+    builder = Builder()
+    x = builder.input("x", UINT8, (symbol("m"), 150))
+    with builder.writing():
+        levels, integers = x.cast(FLOAT32) * scales[0], constant(weight).cast(FLOAT32) * scales[1]
+        y = (levels @ integers).cast(INT32).transpose((1, 0)).cast(last)
+    graph = builder.graph([x], [("y", y)])
+    given = RNG.integers(0, 256, (9, 150)).astype(np.uint8)
+    wanted = np.trunc(given.astype(np.int64) @ weight.astype(np.int64) / 4).T
+    narrow = optimised(graph, halves=False, words=(UINT8,))
+    np.testing.assert_array_equal(run_reference(narrow, [given])[0], wanted)
+
+
 def rounded(x: Value, zero: int, to: DType) -> Value:
     limits = np.iinfo(to.name)
     return (rint(x) + float(zero)).at_least(int(limits.min)).at_most(int(limits.max)).cast(to)

@@ -245,12 +245,16 @@ def test_another_version_or_tuning_is_compiled(
     assert not loads.is_compiled(file)
 
 
-def test_sources_are_told_by_size_and_time(tmp_path: Path) -> None:
+def test_sources_are_told_by_size_and_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, inner = kept._sources.__wrapped__, tmp_path / "inner"
     assert name(tmp_path) == name(tmp_path / "missing") == ""
     for folder in (inner, inner / "__pycache__"):
         folder.mkdir()
         (folder / "module.py").write_text("x = 1")
+    os.utime(inner / "module.py", (2**33, 2**33))
+    # Written after this process imported modules.
+    assert not name(tmp_path)
+    monkeypatch.setattr(kept, "_IMPORTED_S", 2**34)
     found = name(tmp_path)
     (inner / "__pycache__" / "module.py").write_text("x = 123")
     assert found == name(tmp_path) != ""
@@ -279,6 +283,36 @@ def test_data_outside_the_file(loads: Loads, file: Path) -> None:
     data.unlink()
     with pytest.raises(GraphError, match="no file 'data'"):
         loads(file)
+
+
+def test_data_that_changes_while_it_is_read_is_not_kept(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = file.with_name("data")
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
+              size_threshold=0)  # fmt: skip
+    read = inference._read
+
+    def changed(*arguments: Any) -> Any:
+        found = read(*arguments)
+        other = data.with_name("other")
+        other.write_bytes(data.read_bytes())
+        os.replace(other, data)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inference, "_read", changed)
+        assert loads.is_compiled(file)
+    assert not (loads.cache.folder / "models").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="the system names no holes")
+def test_an_entry_has_no_holes(loads: Loads, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with open(path, "w+b") as file:
+        container.fill(file, {}, [memoryview(bytes(1 << 20)), memoryview(bytes(1 << 20))])
+    with open(path, "rb") as file:
+        assert os.lseek(file.fileno(), 0, os.SEEK_HOLE) == path.stat().st_size
 
 
 def flip(at: float, data: bytes) -> bytes:

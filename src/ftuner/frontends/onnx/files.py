@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ftuner.core.files import FileState, state_of, within
 from ftuner.errors import GraphError, MissingFileError, ParseError
 from ftuner.frontends.onnx import weight_stream
 from ftuner.frontends.onnx.ort_format import is_ort_format
@@ -79,8 +80,10 @@ class ExternalData:
         which are not looked for. `advice`: what to do about a missing file."""
         self._folders = [folder.resolve() for folder in folders]
         self._own, self._held, self._advice = own, held, advice
-        self.locations: dict[str, None] = {}
-        """Those that were read outside the model's file."""
+        self.locations: dict[str, FileState] = {}
+        """Those that were read outside the model's file, with their states before that; of bytes
+        that were given there is none."""
+        self._states: dict[Path, FileState] = {}
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}
         """Bytes that different tensors have read from each file."""
@@ -94,16 +97,22 @@ class ExternalData:
         """
         if location == weight_stream.OWN_FILE and (offset, size) in self._own:
             return self._own[offset, size]
-        self.locations[location] = None
         if location in self._held:
+            self.locations[location] = ()
             held = self._held[location]
             _expect_within(location, offset, size, len(held), what)
             return held[offset : offset + size]
-        path = self.path(location, what)
+        path = within(self._folders, location)
+        if path is None:
+            where = " or ".join(map(str, dict.fromkeys(self._folders)))
+            raise GraphError(f"{what}: no file {location!r} within {where}{self._advice}")
         found = self._known.get((path, offset, size))
         if found is not None:
+            self.locations.setdefault(location, self._states[path])
             return found
         with _opened(path, what) as (file, length):
+            state = self._states.setdefault(path, state_of(file.fileno()))
+            self.locations.setdefault(location, state)
             _expect_within(location, offset, size, length, what)
             taken = self._taken[path] = self._taken.get(path, 0) + size
             if taken > MAX_SHARED * length:
@@ -115,26 +124,6 @@ class ExternalData:
             found = _read(file, size, what)
         self._known[path, offset, size] = found
         return found
-
-    def path(self, location: str, what: str) -> Path:
-        """The file of a location, which leaves no folder by its text. Links may lead from one of
-        the folders to another, as they do in the cache of the Hugging Face hub.
-
-        Raises:
-            GraphError: there is no such file.
-        """
-        for folder in self._folders:
-            try:
-                path = (folder / location).resolve()
-                within = Path(os.path.normpath(folder / location)).is_relative_to(folder)
-                linked = any(path.is_relative_to(known) for known in self._folders)
-                if within and linked and path.is_file() and not Path(location).is_absolute():
-                    return path
-            except (OSError, ValueError, RuntimeError):
-                # RuntimeError: a cycle of links, before Python 3.13.
-                continue
-        where = " or ".join(map(str, dict.fromkeys(self._folders)))
-        raise GraphError(f"{what}: no file {location!r} within {where}{self._advice}")
 
 
 def _expect_within(location: str, offset: int, size: int, length: int, what: str) -> None:

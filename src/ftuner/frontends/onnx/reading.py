@@ -185,7 +185,7 @@ def read(
     declared = tuple(reader.output(v) for v in model.graph.output)
     return ModelRecord(
         graph, inputs, overridable, declared, versions_of(model.opset_import), _metadata(model),
-        tuple(data.locations),
+        data.locations,
     )  # fmt: skip
 
 

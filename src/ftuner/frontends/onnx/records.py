@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Union
 
 from ftuner.core.dtype import DType
+from ftuner.core.files import FileState
 from ftuner.core.units import count
 from ftuner.errors import InputError
 from ftuner.graph.ir import Array
@@ -172,8 +173,8 @@ class ModelRecord:
     opsets: Mapping[str, int]
     """The operator set version by domain."""
     metadata: ModelMetadata
-    files: tuple[str, ...] = ()
-    """The locations of the data that was read outside the file."""
+    files: Mapping[str, FileState] = field(default_factory=dict)
+    """The locations of the data that was read outside the file, with their states before that."""
 
     def header(self) -> ModelRecord:
         """The model without what it computes, and so without its weights."""

@@ -239,7 +239,10 @@ def _define_levels(types: Types, attributes: Attributes, results: Types) -> Nest
     shifted = writer.step("add", FLOAT32, shifted, number(1.5 * 2**23 + SIGN))
     level = writer.cast(writer.step("bit_cast", UINT32, shifted), UINT8)
     scale = writer.step("multiply", FLOAT32, most, number(1 / LEVELS))
-    scale = writer.where(none, number(1), scale)
+    scale = writer.step("maximum", FLOAT32, scale, number(1 / float(np.finfo(np.float32).max)))
+    scale = writer.where(none, number(0), scale)
+    # Of a row with infinities NaN.
+    scale = writer.step("add", FLOAT32, scale, writer.step("multiply", FLOAT32, most, number(0)))
     return rows.nest([Stage("maximum", magnitude)], level, scale)
 
 
@@ -248,7 +251,8 @@ def _reference_levels(x: Any) -> Any:
     largest = np.finfo(np.float32).max
     inverse = np.minimum(np.float32(LEVELS) / most, largest)
     levels = np.rint(x * inverse[..., None]) + np.float32(SIGN)
-    return levels.astype(np.uint8), np.where(most == 0, 1, most * np.float32(1 / LEVELS))
+    scale = np.maximum(most * np.float32(1 / LEVELS), 1 / largest)
+    return levels.astype(np.uint8), np.where(most == 0, 0, scale) + most * 0
 
 
 REDUCTIONS = (

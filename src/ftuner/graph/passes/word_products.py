@@ -94,16 +94,19 @@ def product_of_levels_as_float(node: Node, around: Surroundings) -> Value | None
     nothing else reads, and that may be moved."""
     before: Node | None = node
     moves: list[Node] = []
+    whole = False
     while before is not None and before.op in ("cast", *MOVES):
         (x,) = before.inputs
         if before.op in MOVES:
             moves.append(before)
-        elif before is not node and before.output.dtype not in (INT32, INT64):
-            return None
+        elif before is not node:
+            whole = True
+            if before.output.dtype not in (INT32, INT64):
+                return None
         before = around.producer_of(x) if around.read(x) == 1 else None
     if before is None or before.op not in ("matmul", "convolution"):
         return None
-    found = _of_levels(before, around)
+    found = _of_levels(before, around, whole)
     if found is None:
         return None
     for move in reversed(moves):
@@ -111,11 +114,15 @@ def product_of_levels_as_float(node: Node, around: Surroundings) -> Value | None
     return found
 
 
-def _of_levels(node: Node, around: Surroundings) -> Value | None:
+def _of_levels(node: Node, around: Surroundings, whole: bool = False) -> Value | None:
+    """The product of a node by levels. `whole`: only one of integers, which conversion to integers
+    leaves as they are."""
     a, b = node.inputs
     rows = _rows(around, a) if isinstance(a.shape[-1], int) else None
     found = None if rows is None or b.rank < 2 else around.once(weight_levels, b)
     if rows is None or found is None or node.attributes.get("groups", 1) != 1:
+        return None
+    if whole and not (rows.scale == 1 and np.all(found[1] == 1)):
         return None
     return _product(rows, *found, node.attributes) if node.op != "matmul" or b.rank == 2 else None
 

@@ -405,7 +405,8 @@ class Kernels:
 
     def loaded(self, bundles: Sequence[Bundle], progress: Progress | None = None) -> LoadedObject:
         """Load kernels of a graph; compiles those that are missing."""
-        return self._compile(list(bundles), progress)
+        with self._lock:
+            return self._compile(list(bundles), progress)
 
     def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
         """Load bundles, after the runtime, which is compiled with them if it is missing."""

@@ -104,10 +104,12 @@ def fill(file: BinaryIO, content: Any, sections: Sequence[memoryview]) -> None:
                 "content": content}  # fmt: skip
     # The document has the same length with any digests.
     first = _first(len(_encoded(document)))
+    file.seek(first)
+    # Gaps are written, too: reading one, on a full file system in memory, would be a bus error.
     for at, section in zip(places, sections, strict=True):
-        file.seek(first + at)
+        file.write(bytes(first + at - file.tell()))
         file.write(section)
-    file.truncate(first + end)
+    file.write(bytes(first + end - file.tell()))
     file.flush()
     document["chunks"] = _digests(file, first, end)
     encoded = _encoded(document)

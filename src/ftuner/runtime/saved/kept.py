@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,9 +18,10 @@ import numpy as np
 from ftuner.codegen.llvm.objects.jit import compiler_build
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.extensions import EXTENSIONS
+from ftuner.core.files import FileState, state_of, within
 from ftuner.core.operating_system import instruction_flush
 from ftuner.core.version import VERSION
-from ftuner.errors import GraphError, ParseError
+from ftuner.errors import FTunerError, GraphError, ParseError
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
 from ftuner.runtime.backend import Backend
@@ -36,12 +38,11 @@ MODEL_SHARE = 0.5
 _BLOCK_BYTES = 1 << 20
 _PACKAGE = Path(__file__).parents[2]
 """Of ftuner."""
+_IMPORTED_S = time.time()
 
 _LOG = logging.getLogger(__name__)
 Inputs = tuple[tuple[str, str, tuple[int | str | None, ...]], ...]
 """The name, dtype and dims of each input as a file has them."""
-Find = Callable[[str], Path]
-"""The path of data outside a model's file, by its location. Raises GraphError."""
 
 
 class Read(NamedTuple):
@@ -49,8 +50,8 @@ class Read(NamedTuple):
 
     inputs: Inputs | None
     """If it names several of their dims alike."""
-    files: Mapping[str, tuple[int, ...]]
-    """The states of data outside the file, by location, as they were when it was read."""
+    files: Mapping[str, FileState]
+    """The states of data outside the file, by location, before it was read."""
 
 
 class Found(NamedTuple):
@@ -72,9 +73,8 @@ class Place:
     key: str
     content: str
     """The digest of the file."""
-    state: tuple[int, ...]
+    state: FileState
     """Of the file before it was read."""
-    find: Find
 
     def found(self) -> Found | None:
         """The model of the cache; None if there is none. One that is damaged is dropped with a
@@ -108,7 +108,9 @@ class Place:
         sections = models.Sections()
         # A model without variants, though its file names dims alike, is logged at each load.
         whole = (read.inputs is None) == (model.variants is None)
-        large = model.weights_bytes > MODEL_SHARE * self.backend.cache.max_bytes
+        read_bytes = sum(size for size, *_ in read.files.values())
+        most = MODEL_SHARE * self.backend.cache.max_bytes
+        large = max(model.weights_bytes, read_bytes) > most
         if large or not whole or EXTENSIONS or isinstance(model, ChosenModel):
             return
         if not self.backend.cache.state().writeable:
@@ -117,9 +119,11 @@ class Place:
             entries = models.steps_section(model, sections)
             kernels, bundles = models.code_of(model)
             image = kernels.kept_image(bundles)
-            files = {location: _digest(self.find(location)) for location in read.files}
-            changed = _state(self.path) != self.state or read.files != self.states(read.files)
-        except (GraphError, OSError) as error:
+            paths = {location: self._outside(location) for location in read.files}
+            files = {location: _digest(path) for location, path in paths.items()}
+            states = {location: state_of(path) for location, path in paths.items()}
+            changed = state_of(self.path) != self.state or read.files != states
+        except (FTunerError, OSError, MemoryError) as error:
             _LOG.info("%s is not kept in the cache: %s", self.path, error)
             return
         if image is None or changed:
@@ -138,19 +142,23 @@ class Place:
         if os.path.isfile(self.path) and _digest(self.path) != self.content:
             raise GraphError("the model's file has changed since it was loaded")
 
-    def states(self, locations: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """The states of data outside the file. Raises GraphError or OSError if it is not there."""
-        return {location: _state(self.find(location)) for location in locations}
+    def _outside(self, location: str) -> Path:
+        """The path of data outside the file. Raises FileNotFoundError if there is none."""
+        path = Path(self.path)
+        found = within([path.parent.resolve(), path.resolve().parent], location)
+        if found is None:
+            raise FileNotFoundError(f"no file {location!r} beside {path}")
+        return found
 
     def _are_same(self, files: Mapping[str, str]) -> bool:
         """Whether data outside the file has these digests."""
         try:
-            return all(_digest(self.find(location)) == known for location, known in files.items())
-        except (GraphError, OSError):
+            return all(_digest(self._outside(x)) == known for x, known in files.items())
+        except OSError:
             return False
 
 
-def place_of(path: str, request: Request, backend: Backend, find: Find) -> Place | None:
+def place_of(path: str, request: Request, backend: Backend) -> Place | None:
     """The place of a model; None where none is kept: on a GPU, of a large file, or where not all is
     known that its program depends on.
 
@@ -161,7 +169,7 @@ def place_of(path: str, request: Request, backend: Backend, find: Find) -> Place
         return None
     facts, threads, sources = backend.facts, request.threads, _sources(_PACKAGE)
     try:
-        state = _state(path)
+        state = state_of(path)
         large = state[0] > MODEL_SHARE * backend.cache.max_bytes
         if large or not facts.features or not sources:
             return None
@@ -177,14 +185,14 @@ def place_of(path: str, request: Request, backend: Backend, find: Find) -> Place
         sorted(map(repr, axis.items())) if isinstance(axis, Mapping) else axis,
     )  # fmt: skip
     key = hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
-    return Place(backend, path, key, content, state, find)
+    return Place(backend, path, key, content, state)
 
 
 @cache
 def _sources(folder: Path) -> str:
     """Names the sources in a folder by their sizes and the seconds of their times, by which Python
-    decides, too, whether a compiled module is of its source. Empty where there are none: in a
-    frozen program."""
+    decides, too, whether a compiled module is of its source. Empty where there are none, in a
+    frozen program, and where one was written after this process imported modules."""
     found, left = [], [os.fspath(folder)]
     try:
         while left:
@@ -196,13 +204,9 @@ def _sources(folder: Path) -> str:
                     found.append((entry.path, status.st_size, int(status.st_mtime)))
     except OSError:
         return ""
-    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest() if found else ""
-
-
-def _state(path: str | Path) -> tuple[int, ...]:
-    """The size of a file, and what changes with its content."""
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+    if not found or max(written for *_, written in found) > _IMPORTED_S:
+        return ""
+    return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
 
 
 def _digest(path: str | Path) -> str:
