@@ -6,6 +6,7 @@ different exceptions for what is one error in ftuner, one class derives from all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from ftuner.errors import (
@@ -217,8 +218,16 @@ def refusing(owner: C) -> C:
     for name in REASONS:
         of, _, member = name.partition(".")
         if of == owner.__name__ and not hasattr(owner, member):
-            setattr(owner, member, lambda *given, name=name, **named: refuse(name))
+            setattr(owner, member, _refused(name, member))
     return owner
+
+
+def _refused(name: str, member: str) -> Callable[..., NoReturn]:
+    def refused(*given: object, **named: object) -> NoReturn:
+        refuse(name)
+
+    refused.__name__, refused.__qualname__, refused.__doc__ = member, name, REASONS[name]
+    return refused
 
 
 def missing(module: str, name: str) -> NoReturn:

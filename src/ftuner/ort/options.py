@@ -142,7 +142,7 @@ class Given:
 class SessionOptions(Options):
     """Options of a session. `docs/onnxruntime.md` says which have an effect."""
 
-    __slots__ = ("given",)
+    __slots__ = ("_given",)
 
     enable_cpu_mem_arena = Setting(True)
     enable_mem_pattern = Setting(True)
@@ -164,7 +164,7 @@ class SessionOptions(Options):
 
     def __init__(self) -> None:
         super().__init__()
-        self.given = Given()
+        self._given = Given()
 
     @property
     def append_in_place(self) -> bool:
@@ -186,7 +186,7 @@ class SessionOptions(Options):
         """The same options, which later changes of these do not change. Values are shared."""
         found = SessionOptions()
         found.settings, found._entries = copy(self.settings), copy(self._entries)
-        found.given = Given(*map(copy, vars(self.given).values()))
+        found._given = Given(*map(copy, vars(self._given).values()))
         return found
 
     def add_session_config_entry(self, key: str, value: str, /) -> None:
@@ -213,15 +213,15 @@ class SessionOptions(Options):
 
     def add_free_dimension_override_by_name(self, name: str, extent: int, /) -> None:
         """Give a named dim of the model's inputs an extent."""
-        self.given.extents[name] = index(extent)
+        self._given.extents[name] = index(extent)
 
     def add_provider(self, name: str, options: Mapping[str, str], /) -> None:
         """Add an execution provider, for sessions that are made without `providers`."""
-        self.given.providers.append((name, dict(options)))
+        self._given.providers.append((name, dict(options)))
 
     def has_providers(self) -> bool:
         """Whether `add_provider` was called."""
-        return bool(self.given.providers)
+        return bool(self._given.providers)
 
     def add_initializer(self, name: str, value: OrtValue, /) -> None:
         """Give a value in the place of an initialiser. A model without it ignores the value.
@@ -229,7 +229,7 @@ class SessionOptions(Options):
         Raises:
             ArgumentTypeError: no OrtValue.
         """
-        self.given.weights[name] = expect_value(value)
+        self._given.weights[name] = expect_value(value)
 
     def add_external_initializers(
         self, names: Sequence[str], values: Sequence[OrtValue], /
@@ -243,8 +243,8 @@ class SessionOptions(Options):
         if len(names) != len(values):
             raise ArgumentError(f"{len(names)} names and {len(values)} values; expected a value "
                                 "for each name")  # fmt: skip
-        self.given.weights.update((n, expect_value(v)) for n, v in zip(names, values, strict=True))
-        self.given.external.update(names)
+        self._given.weights.update((n, expect_value(v)) for n, v in zip(names, values, strict=True))
+        self._given.external.update(names)
 
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Bytes], lengths: Sequence[int], /
@@ -262,7 +262,7 @@ class SessionOptions(Options):
                 f"{len(names)} names, lengths {[*lengths]}, and buffers of {sizes} bytes; expected "
                 "a buffer and its length for each name"
             )
-        self.given.files.update(
+        self._given.files.update(
             (n, x[:size]) for n, x, size in zip(names, held, lengths, strict=True)
         )
 

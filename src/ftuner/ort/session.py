@@ -84,7 +84,7 @@ class InferenceSession:
         self._profile = (
             Profile(self._options.profile_file_prefix) if self._options.enable_profiling else None
         )
-        self._load(providers or self._options.given.providers or None, provider_options)
+        self._load(providers or self._options._given.providers or None, provider_options)
 
     def _load(
         self, providers: Given | None, options: Sequence[Mapping[str, object]] | None
@@ -122,7 +122,7 @@ class InferenceSession:
     def _read(self) -> ModelRecord:
         source = self._model_path if self._model_bytes is None else self._model_bytes
         assert source is not None
-        options, given = self._options, self._options.given
+        options, given = self._options, self._options._given
         weights = {name: value.numpy() for name, value in given.weights.items()}
         record = read_model(source, weights, options.folder, given.files)
         unknown = given.external - record.graph.constants.keys()

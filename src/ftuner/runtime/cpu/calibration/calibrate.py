@@ -18,6 +18,8 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.hardware.constants import Calibration, Fitted, confidence
 from ftuner.hardware.tuning import CpuTuning
+from ftuner.planner.cpu.plan import Choice, Grid
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.calibration.intakes import fit_code, fit_intakes
 from ftuner.runtime.cpu.calibration.stand import Found, Stand, between, stand_families
 from ftuner.runtime.cpu.calibration.steps import fit_steps
@@ -75,7 +77,10 @@ def _product(stand: Stand, workers: int, used: int) -> Trial:
     """Some panels for each of `workers`, done by `used` of them."""
     n = stand.family.nr * _PANELS * workers
     weights = stand.bed.weights(stand.hardware.levels[1], n, _STEPS)
-    return stand.trial(((stand.tallest, 1),), weights, workers=used)
+    problem = panel_problem(n, _STEPS, stand.width, stand.tallest, used)
+    choice = Choice(Grid(1, 1, used, 1), stand.width, _STEPS, False, False, False)
+    planner = stand.products.planner
+    return stand.bed.trial(planner.lay_out(problem, planner.candidate(problem, choice)), weights)
 
 
 _LOG = logging.getLogger(__name__)
