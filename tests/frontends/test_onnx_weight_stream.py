@@ -169,7 +169,7 @@ def test_damaged_files_are_what_the_parser_says(
     damaged.append(whole + b"\x0b\x0c")
     found = [outcome(data) for data in damaged]
     assert outcome(stored(damaged[3])) == found[3] == ParseError
-    monkeypatch.setattr(files, "LEAST_BYTES", len(whole) + 100)
+    monkeypatch.setattr(files.weight_stream, "LEAST_BYTES", len(whole) + 100)
     assert found == [outcome(data) for data in damaged]
 
 

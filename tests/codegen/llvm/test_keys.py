@@ -215,9 +215,9 @@ def test_keys_depend_on_the_tuning_of_their_code() -> None:
 
 def test_another_library_is_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Installed:
-        __file__ = str(tmp_path / "__init__.py")
+        origin = str(tmp_path / "__init__.py")
 
-    monkeypatch.setattr(jit, "import_module", lambda _: Installed)
+    monkeypatch.setattr(jit, "find_spec", lambda _: Installed)
     library = tmp_path / "binding" / "libllvmlite.so"
     library.parent.mkdir()
     found = {compiler_build()}
