@@ -168,7 +168,10 @@ class Placement:
         """The value in memory as one axis of contiguous rows with one stride."""
         rows = contiguous_rows(self.view(value, dtype))
         if rows is None:
-            rows = contiguous_rows(self.contiguous(value, dtype))
+            view = self.contiguous(value, dtype)
+            # One element may have any stride, as of a slice backwards.
+            layout = replace(view.layout, strides=(*view.layout.strides[:-1], 1))
+            rows = contiguous_rows(View(view.buffer, layout))
         assert rows is not None
         return rows
 

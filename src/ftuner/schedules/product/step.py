@@ -37,9 +37,11 @@ class ProductStep(ViewStep):
 
     @property
     def by_weight(self) -> bool:
-        """Whether B is a constant matrix, as it is stored or transposed, which is packed once."""
+        """Whether B is a constant matrix, as it is stored or transposed, which is packed once. Its
+        extents may be known at run time alone, where a caller gives those it is reshaped to."""
         b = self.b
-        if not b.buffer.is_constant or len(b.shape) != 2 or 0 in b.shape or b.layout.offset != 0:
+        known = len(b.shape) == 2 and all(isinstance(n, int) and n for n in b.shape)
+        if not known or not b.buffer.is_constant or b.layout.offset != 0:
             return False
         return b.contiguous or permuted(b, (1, 0)).contiguous
 
