@@ -74,7 +74,7 @@ def _parts(blocks: Array, dtype: DType) -> tuple[Array, Array]:
 
 
 def as_signed(blocks: Array, dtype: DType) -> tuple[Array, DType]:
-    """The same weight as blocks whose levels become signed bytes by a shift and a mask.
+    """Return a weight as blocks whose levels become signed bytes by a shift and a mask.
 
     Level `4 i + j` of a word, minus half of the range, is field `i` of byte `j`, in two's
     complement. At the top of a byte it is `2 ** (8 - bits)` times as large: the scale has the

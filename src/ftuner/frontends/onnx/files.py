@@ -81,8 +81,8 @@ class ExternalData:
         self._folders = [folder.resolve() for folder in folders]
         self._own, self._held, self._advice = own, held, advice
         self.locations: dict[str, FileState] = {}
-        """Those that were read outside the model's file, with their states before that; of bytes
-        that were given there is none."""
+        """The locations outside the model's file that were read, with the state of each file before
+        that; none for bytes that were given."""
         self._states: dict[Path, FileState] = {}
         self._known: dict[tuple[Path, int, int], Array] = {}
         self._taken: dict[Path, int] = {}

@@ -107,7 +107,7 @@ class Variant(NamedTuple):
 def variant_of(
     inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]
 ) -> Variant | None:
-    """What shapes of inputs need; None for the model as its file has it.
+    """Return the variant that shapes of inputs need; None for the model as its file has it.
 
     Raises:
         InputError: no shape for an input of which the file has none.
@@ -199,7 +199,7 @@ class ModelRecord:
         return frozenset(name for name, n in names.items() if name is not None and n > 1)
 
     def variant(self, shapes: Mapping[str, Sequence[int]]) -> Variant | None:
-        """As `variant_of` its inputs."""
+        """Return the variant that shapes of its inputs need, as `variant_of`."""
         return variant_of(self.inputs, shapes)
 
     def varied(self, variant: Variant | None) -> ModelRecord:

@@ -90,8 +90,8 @@ def product_of_levels(node: Node, around: Surroundings) -> Value | None:
 
 @rule("cast")
 def product_of_levels_as_float(node: Node, around: Surroundings) -> Value | None:
-    """The same product, or a convolution, that is converted to float32 by way of integers that
-    nothing else reads, and that may be moved."""
+    """Rewrite a product or a convolution of levels that is converted to float32 by way of integers,
+    which nothing else reads and which may be moved."""
     before: Node | None = node
     moves: list[Node] = []
     whole = False

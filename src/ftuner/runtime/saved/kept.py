@@ -87,7 +87,7 @@ class Place:
                     return None
                 graph = models.graph_of(content, sections)
                 if not isinstance(graph, SplitGraph):
-                    raise ParseError("its last entry is no graph")
+                    raise ParseError("its last entry is not a graph")
                 code = self.backend.kernels.add(models.image_of(content, sections))
                 inputs = content["inputs"]
                 if inputs is not None:

@@ -350,7 +350,7 @@ def graph_of(body: Any, sections: Sequence[memoryview]) -> SplitGraph | SavedSpe
 
     graph = values.read(json.loads(bytes(_section(sections, body["entries"]))), array)
     if not isinstance(graph, SplitGraph | SavedSpecialization):
-        raise ParseError("its last entry is no graph")
+        raise ParseError("its last entry is not a graph")
     return graph
 
 

@@ -116,7 +116,7 @@ MOST_WORDS = 4
 
 
 class ByteBlockLoop(BlockLoop):
-    """The same for rows of bytes: four levels of a word at a time become signed bytes, which are
+    """Multiplies rows of bytes: four levels of a word at a time become signed bytes, which are
     multiplied as words are. Sums of a block are exact in int32, and then in float32, too."""
 
     def _block(self, a: ir.Value, b: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
