@@ -31,6 +31,7 @@ from benchmarks.measure import header
 from benchmarks.onnx_models import BERT_BASE, LLAMA_BLOCK, write_decoder, write_encoder
 from benchmarks.results import load, save
 from benchmarks.run import console, environment, results_here
+from benchmarks.vision.reading import ppocr
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, Picture
 from ftuner_tools.onnx_engines import ONNX_ENGINES, Bind
@@ -58,13 +59,17 @@ class Stream:
     """Of the stream, unless fewer are asked for."""
 
 
-def _network(name: str) -> Callable[[Path], Path]:
+def _saved(made: Callable[[Size], onnx.ModelProto]) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         path = folder / "model.onnx"
-        onnx.save(NETWORKS[name].write(Size()), path)
+        onnx.save(made(Size()), path)
         return path
 
     return write
+
+
+def _network(name: str) -> Callable[[Path], Path]:
+    return _saved(NETWORKS[name].write)
 
 
 def _written(shape: Any, writer: Callable[..., Path]) -> Callable[[Path], Path]:
@@ -103,12 +108,15 @@ def _pixels(shape: Shape, rng: np.random.Generator) -> Feeds:
     return Picture(*shape).feeds(rng)
 
 
+_PAGES, _LINES = _pictures((1,), 32, (32, 640)), _pictures((1, 1, 2, 6), 1, (32, 800), 48)
 STREAMS: Mapping[str, Stream] = {
     "minilm": Stream(lambda _: minilm.model_path(), _texts((1, 1, 2, 4, 8), 256), _tokens),
     "bert-base": Stream(_written(BERT_BASE, write_encoder), _texts((1,), 128), _tokens, 100),
     "llama-block": Stream(_written(LLAMA_BLOCK, write_decoder), _texts((1,), 128), _states, 60),
-    "ppocr-det": Stream(_network("ppocr-det"), _pictures((1,), 32, (32, 640)), _pixels),
-    "ppocr-rec": Stream(_network("ppocr-rec"), _pictures((1, 1, 2, 6), 1, (32, 800), 48), _pixels),
+    "ppocr-det": Stream(_network("ppocr-det"), _PAGES, _pixels),
+    "ppocr-rec": Stream(_network("ppocr-rec"), _LINES, _pixels),
+    "ppocr-v4-det": Stream(_saved(ppocr("det", "rapidocr-onnxruntime")), _PAGES, _pixels),
+    "ppocr-v4-rec": Stream(_saved(ppocr("rec", "rapidocr-onnxruntime")), _LINES, _pixels),
     "mobilenet-v2": Stream(_network("mobilenet-v2"), _pictures((1,), 1, (64, 384)), _pixels),
     "unet": Stream(_network("unet"), _pictures((1,), 16, (64, 256)), _pixels, 60),
 }

@@ -75,19 +75,21 @@ class Engine:
         return self._session.get_modelmeta().custom_metadata_map[key].splitlines()
 
 
-def model_paths() -> dict[str, Path]:
-    """The ONNX files inside rapidocr's distribution, by task.
+def model_paths(distribution: str = "rapidocr") -> dict[str, Path]:
+    """The ONNX files inside a distribution that carries PP-OCR, by task.
 
     Raises:
-        ConfigurationError: the extra `demo` is not installed.
+        ConfigurationError: it is not installed; the default one is in the extra `demo`.
     """
     try:
-        models = [f for f in files("rapidocr") or () if f.suffix == ".onnx"]
+        models = [f for f in files(distribution) or () if f.suffix == ".onnx"]
     except PackageNotFoundError:
         models = []
     found = {task: [f for f in models if f"_{task}_" in f.name] for task in TASKS}
     if not all(found.values()):
-        raise ConfigurationError(f"the demo needs rapidocr; install it with: {INSTALL}")
+        raise ConfigurationError(
+            f"PP-OCR is read from the package {distribution}; install it with: {INSTALL}"
+        )
     return {task: Path(model.locate()) for task, (model, *_) in found.items()}
 
 
