@@ -202,6 +202,11 @@ class ProductTuning(IntakeTuning):
     rows_worth_a_worker: int = constant(
         2, "rows", "Least rows of each worker where m is cut", "assumed"
     )
+    shared_panels_share: float = constant(
+        0.02, "", "Share of a weight that counts as fetched from DRAM where all workers read the "
+        "same panels: with other weights in the caches that takes up to 1.7 times as long",
+        "assumed: decides where estimates are otherwise alike",
+    )  # fmt: skip
     split_k_steps: int = constant(
         64, "k steps", "Least k steps of each worker where k is cut", "assumed"
     )

@@ -12,7 +12,7 @@ from tests.conftest import HOST_ISAS
 from ftuner import api
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
-from ftuner.cost.cpu.tile import overlapped
+from ftuner.cost.cpu.tile import overlapped, reading
 from ftuner.errors import ConfigurationError
 from ftuner.hardware.constants import Fitted, constants
 from ftuner.hardware.intake_tuning import Intake
@@ -155,6 +155,10 @@ def test_this_machine(prior: str, tmp_path: Path) -> None:
     assert {"low_l3", "low_dram", "several_dram", "tile_cycles", "steps_per_prefetch"} <= {
         *found.found
     }
+    # A weight is read in one way, wherever it comes from.
+    for name in (name for name in found.found if "_l3" in name):
+        near, far = (getattr(found.tuning, name.replace("l3", level)) for level in ("l3", "dram"))
+        assert reading(near) == reading(far)
     # Processes that follow have it; one that is told none does not calibrate again.
     again = CpuBackend(Cache(tmp_path), HOST_ISAS[-1])
     assert again.hardware.tuning == found.tuning

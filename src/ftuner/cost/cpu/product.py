@@ -256,6 +256,8 @@ class ProductCost:
         if share.workers > 1:
             rounds = 1 + int(share.shared_pack) + int(share.workers_k > 1)
             self._wait_s = rounds * tuning.synchronise_s
+        if share.in_panels and share.workers_m > 1:
+            self._wait_s += tuning.shared_panels_share * self._b_bytes / self._rate_dram
         if share.workers_k > 1:
             partial_bytes = (share.workers_k + 1) * share.n * c_size / share.workers
             self._partial_s_per_row = partial_bytes / machine.l2_bytes_per_cycle * period_s

@@ -378,6 +378,8 @@ def _band_record(
     record[BandSlot.KC] = choice.kc
     record[BandSlot.PACK_A] = int(choice.pack_a)
     record[BandSlot.FIRST_PANEL] = number
+    in_parts = [u.mr for u in family.kernels if u.tile.parts > 1 and not u.tile.matrix]
+    record[BandSlot.IN_PARTS_FROM] = min(in_parts, default=ALL_ROWS)
     record[BandSlot.PARTIAL] = share.part if choice.grid.k > 1 else -1
     return record
 

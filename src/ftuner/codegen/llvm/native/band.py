@@ -234,11 +234,14 @@ class BandWalk:
 
         # Each tile of a panel prefetches an even part of the next panel, or in a batch of the next
         # element. A single tile would prefetch the panel no sooner than the panel's own tile reads
-        # it.
+        # it, unless it is in parts: each of them passes the panel.
         tiles = builder.sub(block.end, block.first)
         others = builder.select(block.last, slot(builder, band, Band.OTHER_TILES), const(0))
         tiles = maximum(builder, builder.add(tiles, others), const(1))
         several = builder.icmp_signed(">", tiles, const(1))
+        height = slot(builder, band, Band.FIRST_SEGMENT + Segment.MR)
+        in_parts = builder.icmp_signed(">=", height, slot(builder, band, Band.IN_PARTS_FROM))
+        several = builder.or_(several, in_parts)
         row_of_b = builder.mul(panel_width, slot(builder, band, Band.B_ITEMSIZE))
         part_of_row = _unless_one(builder, several, lambda: builder.udiv(row_of_b, tiles), row_of_b)
         in_one_piece = builder.icmp_signed("==", b_k_stride, row_of_b)

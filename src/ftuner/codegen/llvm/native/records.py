@@ -184,8 +184,10 @@ class Band:
     ROW_PART = 22
     ROW_PARTS = 23
     ROW_TILE = 24
-    SEGMENTS = 25
-    FIRST_SEGMENT = 26
+    IN_PARTS_FROM = 25
+    """Height of the lowest row tile that is in parts; `ALL_ROWS` if none is."""
+    SEGMENTS = 26
+    FIRST_SEGMENT = 27
     SIZE = FIRST_SEGMENT + 3 * MAX_SEGMENTS
 
 

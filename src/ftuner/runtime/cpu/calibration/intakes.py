@@ -48,6 +48,8 @@ _PRIOR_WEIGHT = 2e-3
 _UNSEEN_ERROR = 0.6
 """Error of times of several workers where all bursts are slow on the caller's core: what slows the
 other workers down is not seen."""
+Losses = dict[Reading, float]
+"""By way of reading, the logarithm of its time over that of the best one."""
 _WAY_SHARE = 0.4
 """Share of the time in which ways of reading compete; in the rest covers of all kinds are timed."""
 
@@ -88,16 +90,16 @@ def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     kinds, last = _kinds(stand, tuning), stand.hardware.levels[-1]
     counts = sorted({1, stand.hardware.cores})
     left = float(len(kinds) * len(stand.far_levels) * len(counts))
-    for level in stand.far_levels:
-        weights = stand.weights(level)
-        for workers in counts:
-            place = _Place(level, weights, workers)
-            fields = [intake_field(kind.name, level is last, workers > 1) for kind in kinds]
+    for workers in counts:
+        places = [_Place(x, stand.weights(x), workers) for x in stand.far_levels]
+        ways = []
+        for kind in kinds:
+            usual = reading(getattr(tuning, intake_field(kind.name, True, workers > 1)))
+            ways.append(_way(stand, kind, places, usual, _WAY_SHARE * len(places) / left))
+            left -= _WAY_SHARE * len(places)
+        for place in places:
+            fields = [intake_field(kind.name, place.level is last, workers > 1) for kind in kinds]
             priors = [getattr(tuning, field) for field in fields]
-            ways = []
-            for kind, prior in zip(kinds, priors, strict=True):
-                ways.append(_way(stand, kind, place, prior, _WAY_SHARE / left))
-                left -= _WAY_SHARE
             covers = [(w, c) for w, kind in zip(ways, kinds, strict=True) for c in kind.covers]
             together = len(kinds) * (1.0 - _WAY_SHARE)
             slow, bursts = stand.pace.slow, stand.pace.bursts
@@ -112,22 +114,34 @@ def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     return found
 
 
-def _way(stand: Stand, kind: _Kind, place: _Place, prior: Intake, part: float) -> Reading:
-    """The way of reading that covers of a kind take least time by. `part`: of the time that is
-    left."""
+def _way(
+    stand: Stand, kind: _Kind, places: Sequence[_Place], usual: Reading, part: float
+) -> Reading:
+    """The way of reading by which covers of a kind lose least in the place where they lose most: a
+    weight that fits the last cache comes from DRAM where a process has others. `usual`: before the
+    calibration; `part`: of the time that is left."""
     readings = [Reading(*pair) for pair in product(_STREAMS_LOG2, _AHEAD_BYTES)]
     if kind.name == SEVERAL:
         # Later panels are fetched by the tiles of the panel before: only the first one is read so.
         readings = [Reading(0, ahead) for ahead in _AHEAD_BYTES[-2:]]
-    usual = reading(prior)
     if usual not in readings:
         readings.append(usual)
-    scores = _scores(_timings(stand, kind, place, readings, _FIRST_ROUNDS, 0.0))
-    finalists = sorted(readings, key=lambda way: scores[way])[:_FINALISTS]
+
+    def losses(ways: Sequence[Reading], rounds: int, part: float) -> tuple[Losses, float]:
+        timings = [_timings(stand, kind, place, ways, rounds, part) for place in places]
+        scores = [_scores(some) for some in timings]
+        least = [min(some.values()) for some in scores]
+        noise = max(t.spread for some in timings for ts in some.values() for t in ts)
+        return {
+            way: max(some[way] - low for some, low in zip(scores, least, strict=True))
+            for way in ways
+        }, noise
+
+    found, _ = losses(readings, _FIRST_ROUNDS, 0.0)
+    finalists = sorted(readings, key=found.__getitem__)[:_FINALISTS]
     finalists += [usual] if usual not in finalists else []
-    timings = _timings(stand, kind, place, finalists, _LAST_ROUNDS, part)
-    noise = max(t.spread for ts in timings.values() for t in ts)
-    chosen: Reading = preferred(_scores(timings), usual, noise)
+    found, noise = losses(finalists, _LAST_ROUNDS, part / len(places))
+    chosen: Reading = preferred(found, usual, noise)
     return chosen
 
 
