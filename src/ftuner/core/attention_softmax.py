@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim
+from ftuner.core.frozen import dataclass
 
 
 @dataclass(frozen=True)

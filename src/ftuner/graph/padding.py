@@ -14,10 +14,10 @@ positions counted from the end. Then a batch runs as it is given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ftuner.core.dim import Dim, Symbolic, symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.padding_rules import POINTWISE, RULES, Following, NoProofError, moved_axes

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ftuner.core.dim import Dim, Symbolic, product, quotient, symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph, equal_symbols

@@ -9,10 +9,10 @@ by then.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ftuner.core.dim import symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.appending import Appended, Copied, grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims

@@ -18,11 +18,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import (
     AllocationError,
     CacheWarning,

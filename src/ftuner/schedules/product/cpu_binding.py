@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.common_epilogue import LIMITS, Shared, shared, unshared
 from ftuner.core.dtype import DType, moved_as
+from ftuner.core.frozen import dataclass
 from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
