@@ -47,6 +47,8 @@ class Compiled(NamedTuple):
     """The kernel of each step; empty if it has none."""
     covers: tuple[tuple[Any, ...], ...]
     """Covers of rows that steps read, which take long to find."""
+    plans: tuple[Any, ...]
+    """The plans of products with weights that were made ahead; empty if there are none."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class CompiledGraph(Executable):
             self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
             self._pool.array,
         )  # fmt: skip
-        if options.plans_ahead:
+        if options.plans_ahead and (compiled is None or not compiled.plans):
             self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
         self.states = RunStates(session.cores)
@@ -161,7 +161,7 @@ class CompiledGraph(Executable):
         self._writer.forget()
 
     def compiled(self) -> Compiled:
-        return self._steps.compiled(self.lowered)
+        return self._steps.compiled(self.lowered, self._writer.plan_ahead(self.threads))
 
     def bundles(self) -> list[Bundle]:
         """All that the graph needs machine code of."""

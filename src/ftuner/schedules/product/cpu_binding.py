@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.operands import (
 )
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.cpu.products import PlannedRanges, Products, Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.step_kind import (
     CompiledStep,
@@ -113,10 +113,10 @@ class RowsTask(Task):
         return PlanKey(replace(self, rows=-1), fine=(self.rows,))
 
     @property
-    def plan_ranges(self) -> Callable[[tuple[int, ...], int], None]:
-        def plan(firsts: tuple[int, ...], workers: int) -> None:
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], PlannedRanges]:
+        def plan(firsts: tuple[int, ...], workers: int) -> PlannedRanges:
             problem = self.problem._replace(workers=workers)
-            self.products.plan_ranges(problem, self.strides, firsts)
+            return self.products.plan_ranges(problem, self.strides, firsts)
 
         return plan
 
