@@ -15,7 +15,6 @@ that the mantissa could make subnormal are multiplied by `lift` first, which is 
 
 from __future__ import annotations
 
-
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.frozen import dataclass
 

@@ -9,6 +9,7 @@ by then.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ftuner.core.dim import symbols_of
@@ -17,7 +18,7 @@ from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.appending import Appended, Copied, grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.padding import NOT_ASKED, Padding, proven_padding
+from ftuner.graph.ragged import NOT_ASKED, Padding
 from ftuner.graph.steps import Lowered
 
 MAX_PARTS = 64
@@ -140,7 +141,10 @@ def divided(graph: Graph, unpads: bool = False) -> SplitGraph:
     for a proof that padding can be left out."""
     if isinstance(graph, SplitGraph):
         return graph
-    padding = proven_padding(graph) if unpads else NOT_ASKED
+    padding: Padding | str = NOT_ASKED
+    if unpads:
+        # Imported by name: a model that was compiled before has its proof.
+        padding = import_module("ftuner.graph.padding").proven_padding(graph)
     parts, grown = split(graph), grown_outputs(graph)
     return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown, padding)
 

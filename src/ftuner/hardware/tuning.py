@@ -7,7 +7,6 @@ from a machine's manual or from a probe are part of the hardware model instead.
 
 from __future__ import annotations
 
-
 from ftuner.core.frozen import dataclass
 from ftuner.hardware.constants import Tuning, constant
 from ftuner.hardware.intake_tuning import IntakeTuning

@@ -7,7 +7,6 @@ operators.
 
 from __future__ import annotations
 
-
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
 from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements

@@ -10,7 +10,6 @@ of the epilogue, and what the last one writes; `dims` the slots of `cpu_record.S
 
 from __future__ import annotations
 
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
