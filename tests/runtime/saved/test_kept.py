@@ -190,7 +190,7 @@ print(found["y"].tobytes().hex(), names, sep=chr(10))
 """
 OF_COMPILATION = {
     "llvmlite", "onnx", "ftuner.compiler", "ftuner.frontends.onnx.importer", "ftuner.graph.folding",
-    "ftuner.graph.passes.pipeline",
+    "ftuner.graph.passes.pipeline", "ftuner.graph.ops.table", "ftuner.runtime.compile_processes",
 }  # fmt: skip
 
 
