@@ -16,7 +16,7 @@ from hypothesis import settings
 from tests import long_tests
 
 from ftuner.core import functions
-from ftuner.graph import operators
+from ftuner.graph.operators import OPERATORS
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.hardware.system import isas_of, read_system
@@ -262,7 +262,7 @@ def recorded(request: pytest.FixtureRequest) -> CpuHardware:
 @pytest.fixture
 def tables_put_back() -> Iterator[None]:
     """Functions and operators that a test registers are gone after it."""
-    tables: tuple[Any, ...] = (functions._TABLE, functions._REGISTERED, operators._TABLE)
+    tables: tuple[Any, ...] = (functions._TABLE, functions._REGISTERED, OPERATORS.rows)
     before = [dict(table) for table in tables]
     yield
     for table, rows in zip(tables, before, strict=True):

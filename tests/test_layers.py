@@ -56,6 +56,7 @@ ONLY_ON_CPU = {
     "runtime.compilation": "cached objects of LLVM; Triton keeps a cache of its own",
     "runtime.memory": "huge pages; a GPU's memory comes from torch",
     "runtime.output_forms": "dims of outputs, evaluated once for all layers of a decoder",
+    "runtime.kept_plans": "a saved model is one for a CPU",
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
@@ -207,6 +208,20 @@ def test_devices_have_files_of_the_same_names() -> None:
     assert cpu - gpu == set(ONLY_ON_CPU), "name both files alike, or say why one device has none"
     assert gpu - cpu == set(ONLY_ON_GPU), "name both files alike, or say why one device has none"
     assert all({*ONLY_ON_CPU.values(), *ONLY_ON_GPU.values()})
+
+
+def test_frozen_dataclasses_compile_nothing() -> None:
+    """Only `core.frozen` has the decorator of `dataclasses` for them."""
+    for module, path in MODULES.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        frozen = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for decorator in map(ast.unparse, node.decorator_list)
+            if decorator.startswith("dataclass(frozen=True")
+        ]
+        assert not frozen or "ftuner.core.frozen" in imports_of(module), module
 
 
 def test_no_star_imports() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
+from ftuner.core.frozen import dataclass
 from ftuner.core.given import BatchAxis, ElementType
 from ftuner.errors import (
     AllocationError,

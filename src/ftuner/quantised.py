@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, count
 from os import PathLike, fspath
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError, GraphError, InputError
 from ftuner.frontends.onnx.reading import domain_of, nodes_of, whole
 from ftuner.graph.ir import Array

@@ -11,8 +11,9 @@ from ftuner.core.dim import minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import ConfigurationError, FTunerError, ShapeError
 from ftuner.graph.ir import Graph
-from ftuner.graph.padding import Axes, Padding, proven_padding
+from ftuner.graph.padding import proven_padding
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.graph.ragged import Axes, Padding
 from ftuner.inference import load
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend

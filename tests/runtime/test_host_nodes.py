@@ -9,7 +9,6 @@ from tests.graph.graphs import B, Maker, S, T
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32, INT64, DType
 from ftuner.errors import GraphError
-from ftuner.graph import operators
 from ftuner.graph.ir import Graph, TensorType, Value
 from ftuner.graph.operator import reference_results
 from ftuner.graph.operators import OPERATORS
@@ -20,7 +19,7 @@ from ftuner.runtime.reference import run_reference
 
 def replaced(monkeypatch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
     """Put an operator with changes in the place of one."""
-    monkeypatch.setitem(operators._TABLE, name, replace(OPERATORS[name], plain=False, **changes))
+    monkeypatch.setitem(OPERATORS.rows, name, replace(OPERATORS[name], plain=False, **changes))
 
 
 def doubled(op: str, dtype: DType, **attributes: Any) -> Graph:

@@ -17,7 +17,7 @@ from ftuner.frontends.torch.registry import ATEN
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.word_products import PRECISIONS
-from ftuner.runtime.cpu import kernels
+from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.torch import backend, cut, explain
 from ftuner.torch.regions import WEIGHTS
@@ -35,13 +35,13 @@ def _registered() -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The machine code that is asked for from now on, beyond what the process has."""
     found: list[Any] = []
-    original = kernels.compile_missing
+    original = compilation.compile_missing
 
     def noted(bundles: Any, *args: Any, **kwargs: Any) -> Any:
         found.extend(bundles)
         return original(bundles, *args, **kwargs)
 
-    monkeypatch.setattr(kernels, "compile_missing", noted)
+    monkeypatch.setattr(compilation, "compile_missing", noted)
     return found
 
 

@@ -7,7 +7,6 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ftuner
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import own_affinity
 from ftuner.core.units import capacity, count
 from ftuner.errors import CacheWarning, ConfigurationError, FTunerError

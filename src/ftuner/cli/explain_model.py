@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ftuner.cli import options, output
+from ftuner.core.frozen import dataclass
 from ftuner.core.units import capacity, count, duration
 from ftuner.errors import ConfigurationError, InputError
 

@@ -8,7 +8,8 @@ rounding, relative to the elementary function that the table serves. Lowest powe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from ftuner.core.frozen import dataclass
 
 
 def _table(text: str) -> tuple[float, ...]:

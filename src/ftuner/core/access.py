@@ -11,10 +11,11 @@ does, or name an element by an index that was never given. Such loads and checks
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.dim import Dim, Shape, product, symbol
 from ftuner.core.dtype import INT64
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import ABSENT, Nest, Operand, Stage, Step
 
 AxisCoefficients = tuple[Dim, ...]

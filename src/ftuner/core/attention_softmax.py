@@ -1,11 +1,14 @@
-"""The softmax of attention."""
+"""The softmax of attention, and its operands."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 from ftuner.core.dim import Dim
+from ftuner.core.frozen import dataclass
+from ftuner.errors import GraphError
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,13 @@ class AttentionSoftmax:
     @property
     def title(self) -> str:
         return "attention" if self.causal is None else "causal attention"
+
+
+def optional_operands(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
+    """The mask and the sinks of attention, if there are any. Raises GraphError if there are more
+    operands."""
+    rest = list(given[3:])
+    sinks = [rest.pop()] if has_sinks and rest else []
+    if len(rest) > 1 or len(sinks) != has_sinks:
+        raise GraphError(f"attention of {len(given)} operands")
+    return rest, sinks

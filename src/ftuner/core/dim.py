@@ -97,6 +97,12 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
+def static(shape: Shape) -> tuple[int, ...]:
+    """Extents that are all known."""
+    assert all(isinstance(n, int) for n in shape), shape
+    return tuple(n for n in shape if isinstance(n, int))
+
+
 def row_major_strides(shape: Sequence[Dim]) -> Shape:
     """Strides in elements of a contiguous array: the last axis is the fastest."""
     strides: list[Dim] = []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from ftuner.core.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 from numbers import Real
 from typing import Any, Literal, get_args
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS, Instructions, ScalarFunction
 from ftuner.errors import ExpressionError
 

@@ -4,7 +4,6 @@ folders; and what tells whether one has changed."""
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ def write_whole(path: Path, text: str) -> None:
         what = "a directory" if path.is_dir() else "not a regular file"
         raise OSError(f"it is {what}; give the name of a file")
     # A random name that does not exist: no other user can have put a link there.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    partial = path.with_name(f".{os.urandom(8).hex()}.partial")
     try:
         with partial.open("x", encoding="utf-8", errors="replace") as file:
             file.write(text)

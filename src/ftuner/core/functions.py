@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, cast
 
 from ftuner.core.dtype import HALF_DTYPES, DType
 from ftuner.core.extensions import note_extension
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError
 
 

@@ -12,11 +12,12 @@ Expressions are sequences of typed `Step`s whose arguments are earlier steps: eq
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL, INT64, DType
+from ftuner.core.frozen import dataclass
 
 Payload = int | float | bool | str | Dim | None
 

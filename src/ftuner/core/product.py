@@ -7,7 +7,7 @@ reduction axis k.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from ftuner.core.dtype import (
     UINT8X4,
     DType,
 )
+from ftuner.core.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ elements. Both the NumPy reference and the generated code follow from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ftuner.core.expr import Expr, Operand, applied, clip, relu
+from ftuner.core.frozen import dataclass
 
 GATES: Mapping[str, tuple[str, ...]] = {
     "lstm": ("i", "o", "f", "c"),

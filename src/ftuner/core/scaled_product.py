@@ -15,9 +15,8 @@ that the mantissa could make subnormal are multiplied by `lift` first, which is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
+from ftuner.core.frozen import dataclass
 
 UNIT_MANTISSA, UNIT_EXPONENT = 0.5, 1
 """The product of nothing."""

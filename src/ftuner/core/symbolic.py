@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Union
 
 from ftuner.core.caching import cached_attribute
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ShapeError
 
 Dim = Union[int, "Symbolic"]

@@ -18,9 +18,10 @@ weight is transformed when it is packed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+
+from ftuner.core.frozen import dataclass
 
 WINDOW = 3
 """Extent of the window along both axes."""

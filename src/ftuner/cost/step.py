@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.model import CpuHardware, Isa, MemoryLevel
 
 

@@ -9,12 +9,12 @@ checked element by element at run time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import add, mul, neg
 from types import MappingProxyType
 
 from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
+from ftuner.core.frozen import dataclass
 from ftuner.define.elements import (
     INDEX,
     Apply,

@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NoReturn
 
 from ftuner.core.dtype import ELEMENT_DTYPES, STRING
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.errors import DefinitionError
 

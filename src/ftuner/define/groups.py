@@ -4,9 +4,9 @@ be: each reads itself at earlier positions along one axis alone."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, least_value
+from ftuner.core.frozen import dataclass
 from ftuner.define.bounds import Bounds, Names, dim_of, linear
 from ftuner.define.elements import (
     BOOL,

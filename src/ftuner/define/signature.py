@@ -15,9 +15,9 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.define.elements import FLOAT, INDEX, TYPES, Element, Extent, element, wrong
 
 _TENSOR = re.compile(r"\s*(\w*)\s*\(")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.define.elements import (
     Element,
     Index,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, minimum, product, quotient, remainder, row_major_strides
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Operand
 from ftuner.graph.ir import Array, TensorType
 

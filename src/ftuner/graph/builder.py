@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core import dim as dims_of
-from ftuner.core.dim import Dim, Shape, least_value, product
+from ftuner.core.dim import Dim, Shape, least_value, product, static
 from ftuner.core.dtype import ADDRESSABLE_BYTES, ELEMENT_DTYPES, INT32, INT64, DType
 from ftuner.errors import GraphError, IndexRangeError, ShapeError, UnsupportedOperatorError
 from ftuner.graph.arrays import converted
@@ -37,7 +37,7 @@ from ftuner.graph.ir import (
     live_nodes,
     writing_to,
 )
-from ftuner.graph.known_values import MAX_FOLLOWED, KnownValues, static
+from ftuner.graph.known_values import MAX_FOLLOWED, KnownValues
 from ftuner.graph.operator import Operator, misfit
 from ftuner.graph.operators import OPERATORS
 

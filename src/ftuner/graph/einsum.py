@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, product
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import gather, iota
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Value

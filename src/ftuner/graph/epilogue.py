@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ftuner.core.expr import (
     flatten,
     operands,
 )
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.product import STORED, WORD_PRODUCTS
 from ftuner.graph.buffers import View, reshaped

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.access import kernel_of
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.core.expr import is_expensive
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Body, Index, Nest, Payload, Step, Store, Writer
 from ftuner.graph.buffers import View
 from ftuner.schedules.nest.step import NestStep

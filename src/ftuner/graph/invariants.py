@@ -6,8 +6,8 @@ Their results are equal in every run of a shape.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.steps import Step
 from ftuner.schedules.nest.step import NestStep

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import EllipsisType
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ftuner.core.dim import Dim, Shape, Symbolic, UsedSymbols, maximum, product
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, HALF_DTYPES, UINT64, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Symbol
 from ftuner.errors import GraphError
 

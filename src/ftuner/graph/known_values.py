@@ -24,7 +24,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from ftuner.core import dim as dims_of
-from ftuner.core.dim import Dim, Shape, Symbolic, ceil_quotient, least_value, product, quotient
+from ftuner.core.dim import (
+    Dim,
+    Shape,
+    Symbolic,
+    ceil_quotient,
+    least_value,
+    product,
+    quotient,
+    static,
+)
 from ftuner.core.dtype import BOOL, FLOAT32, FLOAT64, INT32, INT64
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.graph.ir import Application, Array, Building, TensorType, Value
@@ -254,11 +263,6 @@ def _applied(
     if not all(isinstance(n, int) for n in numbers):
         return None
     return list(np.asarray(OPERATORS[op].reference(*known, **attributes), object).ravel())
-
-
-def static(shape: Shape) -> tuple[int, ...]:
-    assert all(isinstance(n, int) for n in shape), shape
-    return tuple(n for n in shape if isinstance(n, int))
 
 
 def followed_elements(type_: TensorType) -> int | None:

@@ -13,10 +13,10 @@ definitions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ftuner.core.dim import Shape, product
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Body, Nest, Store
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph import fused_nest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache, partial
 from inspect import Parameter, Signature
@@ -14,6 +13,7 @@ import numpy as np
 
 from ftuner.core.dim import Dim, Shape, least_value, minimum, product, row_major_strides
 from ftuner.core.dtype import HALF_DTYPES, INT64, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Index, Nest, Stage, Store, Writer
 from ftuner.core.index_expr import Operand as NestOperand
 from ftuner.errors import GraphError, ShapeError

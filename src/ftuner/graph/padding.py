@@ -14,38 +14,16 @@ positions counted from the end. Then a batch runs as it is given.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ftuner.core.dim import Dim, Symbolic, symbols_of
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.ir import Graph, Node, Value
 from ftuner.graph.padding_rules import POINTWISE, RULES, Following, NoProofError, moved_axes
-
-NOT_ASKED = 'unpad="auto" was not given when the model was compiled'
+from ftuner.graph.ragged import Axes, Padding
 
 _UNCOUNTED = ("shape", "node")
 """Attributes that may hold the number of requests or positions: axes of results are checked."""
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The axes of an input or output that padding concerns."""
-
-    requests: int | None
-    """The axis that counts requests."""
-    lengths: tuple[int, ...]
-    """Those that count positions."""
-
-
-@dataclass(frozen=True)
-class Padding:
-    """How a batch without its padding is the same."""
-
-    mask: int
-    """The number of the input that is zero in tails."""
-    inputs: tuple[Axes, ...]
-    outputs: tuple[Axes, ...]
 
 
 def proven_padding(graph: Graph) -> Padding | str:

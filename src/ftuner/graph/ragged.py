@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ftuner.core.dim import Dim, Symbolic, product, quotient, symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Symbol
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph, equal_symbols
@@ -27,6 +28,27 @@ MOST_ROW_AXES = 2
 """Axes that count rows at most: those of requests, and of what each of them has."""
 Loops = Iterable[tuple[Dim, Dim]]
 """The coefficient and the extent of each other axis that an access walks."""
+NOT_ASKED = 'unpad="auto" was not given when the model was compiled'
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of an input or output that padding concerns."""
+
+    requests: int | None
+    """The axis that counts requests."""
+    lengths: tuple[int, ...]
+    """Those that count positions."""
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How a batch without its padding is the same."""
+
+    mask: int
+    """The number of the input that is zero in tails."""
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
 
 
 @dataclass(frozen=True)

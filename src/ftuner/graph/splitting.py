@@ -9,15 +9,16 @@ by then.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from ftuner.core.dim import symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.appending import Appended, Copied, grown_outputs
 from ftuner.graph.ir import Array, Graph, Node, Value, live_nodes, used_dims
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.padding import NOT_ASKED, Padding, proven_padding
+from ftuner.graph.ragged import NOT_ASKED, Padding
 from ftuner.graph.steps import Lowered
 
 MAX_PARTS = 64
@@ -47,6 +48,8 @@ class Compiled(NamedTuple):
     """The kernel of each step; empty if it has none."""
     covers: tuple[tuple[Any, ...], ...]
     """Covers of rows that steps read, which take long to find."""
+    plans: tuple[Any, ...]
+    """The plans of products with weights that were made ahead; empty if there are none."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,10 @@ def divided(graph: Graph, unpads: bool = False) -> SplitGraph:
     for a proof that padding can be left out."""
     if isinstance(graph, SplitGraph):
         return graph
-    padding = proven_padding(graph) if unpads else NOT_ASKED
+    padding: Padding | str = NOT_ASKED
+    if unpads:
+        # Imported by name: a model that was compiled before has its proof.
+        padding = import_module("ftuner.graph.padding").proven_padding(graph)
     parts, grown = split(graph), grown_outputs(graph)
     return SplitGraph(graph.inputs, graph.outputs, (), graph.constraints, parts, grown, padding)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
 from ftuner.core.dim import Dim, Shape, Symbolic
+from ftuner.core.frozen import dataclass
 from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Graph

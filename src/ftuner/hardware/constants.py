@@ -14,10 +14,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, field, fields, is_dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ftuner.core.caching import cached_attribute
+from ftuner.core.frozen import dataclass
 from ftuner.core.shown import Shown
 
 UNMEASURED = "assumed; not measured on a device yet"

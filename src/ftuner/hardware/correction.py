@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import DatasetError
 
 Array = npt.NDArray[Any]

@@ -6,9 +6,10 @@ A file of its own, so that a process without a GPU does not load the constants o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.shown import Shown
 from ftuner.core.units import capacity, rate
 from ftuner.hardware.gpu_tuning import GpuTuning

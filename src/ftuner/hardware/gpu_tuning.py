@@ -7,9 +7,9 @@ single fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.attention import SumsInFlight
 from ftuner.core.gpu.schedule import BlockSizes
 from ftuner.core.gpu.tile import Slicing

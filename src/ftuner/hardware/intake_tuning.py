@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.constants import constant
 
 _ZEN3 = "fitted on AMD Zen 3"

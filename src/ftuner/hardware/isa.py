@@ -9,9 +9,10 @@ What a core does in a cycle is not here but measured (`runtime/cpu/probe.py`) or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.dtype import BFLOAT16, FLOAT32, FLOAT64, UINT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.errors import ConfigurationError, HardwareError
 

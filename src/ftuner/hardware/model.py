@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import WORD_PRODUCTS, ProductTypes
 from ftuner.core.shown import Shown
 from ftuner.core.units import capacity, count, rate

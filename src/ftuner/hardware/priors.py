@@ -18,12 +18,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 from ftuner.hardware.constants import GIVEN, PRIOR, constants, is_taken, taken_from
 from ftuner.hardware.model import CpuHardware, MemoryLevel
-from ftuner.hardware.recorded import load_recorded, recorded_names
+from ftuner.hardware.recorded import load_recorded, own_folder, recorded_names
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 
 MAX_DISTANCE = 0.6
@@ -204,7 +203,7 @@ def priors_digest() -> str:
     """Names all that decides which constants a machine takes over from the recorded ones: kept
     models with another digest get them anew. Reading the files takes 0.7 ms, as parsing them would
     40 ms."""
-    folder = resources.files("ftuner.hardware")
+    folder = own_folder()
     files = sorted((folder / "machines").iterdir(), key=lambda entry: entry.name)
     read = hashlib.sha256()
     for entry in (*files, *(folder / name for name in _DECIDES_PRIORS)):

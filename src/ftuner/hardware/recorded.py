@@ -9,12 +9,11 @@ defaults.
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from importlib import import_module, resources
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -52,11 +51,20 @@ _HINTS: Mapping[str, Any] = {
 _T = TypeVar("_T")
 
 
+def own_folder() -> Any:
+    """The folder of this module: a path, or what stands for one within an archive."""
+    folder = Path(__file__).parent
+    if folder.is_dir():
+        return folder
+    from importlib import resources  # Here, because it takes as long as loading a small model.
+
+    return resources.files(__package__)
+
+
 @cache
 def recorded_names() -> tuple[str, ...]:
     """Names of the recorded machines, sorted."""
-    folder = resources.files("ftuner.hardware") / "machines"
-    names = (entry.name for entry in folder.iterdir())
+    names = (entry.name for entry in (own_folder() / "machines").iterdir())
     return tuple(sorted(n[: -len(_SUFFIX)] for n in names if n.endswith(_SUFFIX)))
 
 
@@ -70,6 +78,8 @@ def load_recorded(name: str | PathLike[str]) -> CpuHardware | GpuHardware:
         return _read(Path(name))
     known = recorded_names()
     if not isinstance(name, str) or name not in known:
+        import difflib  # Here, because most names are known.
+
         close = difflib.get_close_matches(str(name).lower(), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise HardwareError(
@@ -81,7 +91,7 @@ def load_recorded(name: str | PathLike[str]) -> CpuHardware | GpuHardware:
 
 @cache
 def _load(name: str) -> CpuHardware | GpuHardware:
-    path = resources.files("ftuner.hardware") / "machines" / f"{name}{_SUFFIX}"
+    path = own_folder() / "machines" / f"{name}{_SUFFIX}"
     return from_document(_parse_toml(path.read_text(encoding="utf-8")))
 
 

@@ -12,9 +12,10 @@ import math
 import mmap
 import platform
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import glibc_sysconf, own_affinity, permits_matrix_unit
 from ftuner.errors import HardwareError
 from ftuner.hardware.isa import MATRIX_UNIT, instruction_sets

@@ -7,8 +7,7 @@ from a machine's manual or from a probe are part of the hardware model instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.constants import Tuning, constant
 from ftuner.hardware.intake_tuning import IntakeTuning
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
 
 from ftuner.core.dtype import DTYPES
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import product_types
 from ftuner.errors import DatasetError, DatasetWarning
 from ftuner.hardware.correction import Array

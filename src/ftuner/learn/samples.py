@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DTYPES
+from ftuner.core.frozen import dataclass
 from ftuner.cost.step import TERMS, Estimate
 from ftuner.errors import DatasetError, DatasetWarning, FTunerError
 from ftuner.hardware.model import CpuHardware

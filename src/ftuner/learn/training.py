@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.cost.cpu.correction import evaluate
 from ftuner.cost.cpu.correction_features import COVER_FEATURES, KINDS, SHARE_FEATURES
 from ftuner.errors import DatasetError

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ftuner.core.dtype import ELEMENT_DTYPES, DType
+from ftuner.core.frozen import dataclass
 from ftuner.frontends.onnx.records import Dims, InputRecord, ModelRecord
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.runtime.cpu.arrays import numpy_dtype

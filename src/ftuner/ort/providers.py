@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ftuner.core.frozen import dataclass
 from ftuner.ort.cuda import has_cuda
 from ftuner.ort.exceptions import ArgumentError
 from ftuner.runtime.devices import CPU

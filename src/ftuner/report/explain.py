@@ -8,10 +8,11 @@ explained for any machine.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple, SupportsIndex
 
 from ftuner.core.dtype import DTYPES, FLOAT32, GPU_DTYPES
+from ftuner.core.frozen import dataclass
 from ftuner.core.given import ElementType, checked_integer, dtype_name
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Multiply, common_alignment
 from ftuner.core.product import Contraction, ProductTypes, extents_text, product_types

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +16,7 @@ from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.core.dim import Dim, symbols_of
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.core.shown import Saved
 from ftuner.core.units import capacity, count, duration

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import Contraction, ProductTypes
 from ftuner.core.shown import Shown
 from ftuner.core.units import duration, rate

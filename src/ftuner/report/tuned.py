@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.shown import Shown
 from ftuner.core.units import count, duration
 from ftuner.ukernels.funnel import Funnel

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.kept_memory import Keeper, KeptMemory

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ftuner.errors import FTunerError, InputError, ShapeError
 from ftuner.graph.ir import Graph
-from ftuner.graph.padding import NOT_ASKED, Axes, Padding
+from ftuner.graph.ragged import NOT_ASKED, Axes, Padding
 from ftuner.graph.steps import Step
 from ftuner.runtime.backend import Boundary, Executable, Options
 from ftuner.runtime.chain import Chain

@@ -13,16 +13,15 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import (
     AllocationError,
     CacheWarning,
@@ -175,6 +174,8 @@ class Cache:
         path = self.folder / kind / key
         try:
             path = self._own(kind, make=True) / key
+            import tempfile  # Here, because most processes write nothing.
+
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
             try:
                 with os.fdopen(handle, "w+b") as file:

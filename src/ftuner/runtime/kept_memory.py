@@ -9,7 +9,9 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
+
+from ftuner.core.frozen import dataclass
 
 
 class Keeper(ABC):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy.typing as npt
 
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import give_back_freed
 from ftuner.core.shown import Shown, short_repr
 from ftuner.core.units import count

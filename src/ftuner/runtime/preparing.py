@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, SupportsIndex
 
 from ftuner.core.dim import symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.given import checked_integer
 from ftuner.core.shown import short_repr
 from ftuner.core.units import count

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import SupportsIndex
 
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.given import BatchAxis, ElementType, checked_integer, dtype_name
 from ftuner.errors import ConfigurationError
 from ftuner.runtime.backend import Backend, Options

@@ -7,6 +7,7 @@ together by `Model.run_batch`. Callers have a future each.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 import time
@@ -14,11 +15,12 @@ from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError, QueueFullError
 from ftuner.runtime.model import Model
 from ftuner.serving.worker import Closing, Worker
@@ -65,7 +67,7 @@ class _Request:
         self.answer: Future[list[Any]] = Future()
 
 
-@dataclass
+@dataclasses.dataclass
 class _Done:
     """Sums of what has been done."""
 

@@ -14,11 +14,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ClosedError, ConfigurationError, InputError, QueueFullError
 from ftuner.graph.ir import Array
 from ftuner.runtime.model import Model, TensorSpec

@@ -6,9 +6,9 @@ A dim that is linear in a loop variable is least at one of its ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbolic
 from ftuner.tasks import program as tir
 

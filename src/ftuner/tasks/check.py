@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.errors import MismatchError, ScheduleError, ShapeError
 from ftuner.runtime.cpu.arrays import Array
 from ftuner.tasks.interpret import interpret

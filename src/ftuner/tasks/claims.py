@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.dim import Dim, least_value, symbol, symbols_of
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ScheduleError
 from ftuner.tasks.bounds import Variable, conjuncts
 from ftuner.tasks.program import WORKERS, Expr, Program, Store, Test, replaced

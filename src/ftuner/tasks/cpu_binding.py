@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, maximum
 from ftuner.core.evaluation import Renaming, evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost
 from ftuner.hardware.isa import instruction_set

@@ -9,7 +9,7 @@ whose elements a program loads and stores by their number in the buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +26,7 @@ from ftuner.core.dim import (
 )
 from ftuner.core.dtype import INT64, DType
 from ftuner.core.expr import MAX_REPEATED_STEPS
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import ABSENT, Nest, Step
 from ftuner.graph.buffers import View

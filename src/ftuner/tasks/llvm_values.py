@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import llvmlite.ir as ir
 
@@ -24,6 +24,7 @@ from ftuner.codegen.llvm.ir.lanes import load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dim import Dim, least_value
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol
 from ftuner.hardware.isa import InstructionSet
 from ftuner.tasks import program as tir

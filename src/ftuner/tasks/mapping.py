@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.ranges import bounds
 from ftuner.errors import ShapeError
 

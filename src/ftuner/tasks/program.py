@@ -8,11 +8,12 @@ floating dtype, and of conditions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbol, symbols_of
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 
 WORKERS = "workers"

@@ -7,13 +7,15 @@ are of.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ftuner.core.dim import Dim, symbol, symbols_of
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.define import elements as written
 from ftuner.define.bounds import Names, dim_of, linear
 from ftuner.define.elements import BOOL, INDEX, Index, Read, elements_of, kind_of, operands_of
@@ -37,7 +39,7 @@ class Operand:
     """The axis of the group's arrays along which each axis is; None for one element."""
 
 
-@dataclass
+@dataclasses.dataclass
 class Given:
     """The operands of the programs of a group, and the dims that these name."""
 

@@ -6,9 +6,9 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ScheduleError, UnsupportedStatementError
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Body, Nest, Store
 from ftuner.graph.buffers import View
 from ftuner.graph.fused_nest import (

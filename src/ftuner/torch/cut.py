@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -22,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import optimization_hint
 from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
+from ftuner.core.frozen import dataclass
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.products import GROUPED
 from ftuner.frontends.torch.random_numbers import DRAWING

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.units import count
 from ftuner.models import Model
 from ftuner.torch.graphs import RECORDER, Division, title_of

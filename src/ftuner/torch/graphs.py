@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import operator
 import weakref
 from collections.abc import Collection, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import fx
 
 from ftuner.core.fork_safety import fork_safe_lock
+from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
 from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.importer import NodeError
@@ -63,7 +65,7 @@ class Division:
     """All operators of the graph."""
 
 
-@dataclass
+@dataclasses.dataclass
 class _State:
     """A graph compiled for one set of parameters, as they were."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import fx
 
 from ftuner.compiler import compiled
 from ftuner.core.dtype import BFLOAT16, FLOAT32
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError
 from ftuner.frontends.torch.importer import import_fx
 from ftuner.frontends.torch.weights import WEIGHTS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import compress
 from typing import Generic, TypeVar
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.shown import Shown
 from ftuner.core.units import count
 

@@ -12,7 +12,7 @@ import pytest
 
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.compile_processes import Started
-from ftuner.runtime.cpu import kernels as room
+from ftuner.runtime.cpu import compilation as room
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.kernels import Kernels
 

@@ -117,15 +117,24 @@ def test_the_same_model(make: Any, loads: Loads, tmp_path: Path) -> None:
 def test_products_are_planned_ahead(
     loads: Loads, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not so those of a saved model."""
+    """Once, and then kept with the model."""
     planned: list[int] = []
-    monkeypatch.setattr(ProgramWriter, "plan_ahead", lambda self, workers: planned.append(workers))
+    plan_ahead = ProgramWriter.plan_ahead
+
+    def counted(self: ProgramWriter, workers: int) -> Any:
+        planned.append(workers)
+        return plan_ahead(self, workers)
+
+    monkeypatch.setattr(ProgramWriter, "plan_ahead", counted)
     own = loads(file, threads=2)
+    # For the first runs, and to be kept.
+    assert planned == [2, 2]
     loads(file, threads=2)
     assert planned == [2, 2]
     ftuner.save(own, tmp_path / "model.ftuner")
+    assert planned == [2, 2, 2]
     ftuner.load(tmp_path / "model.ftuner")
-    assert planned == [2, 2]
+    assert planned == [2, 2, 2]
 
 
 def test_the_same_random_numbers(loads: Loads, file: Path) -> None:
@@ -181,7 +190,7 @@ print(found["y"].tobytes().hex(), names, sep=chr(10))
 """
 OF_COMPILATION = {
     "llvmlite", "onnx", "ftuner.compiler", "ftuner.frontends.onnx.importer", "ftuner.graph.folding",
-    "ftuner.graph.passes.pipeline",
+    "ftuner.graph.passes.pipeline", "ftuner.graph.ops.table", "ftuner.runtime.compile_processes",
 }  # fmt: skip
 
 

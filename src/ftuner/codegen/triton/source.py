@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import linecache
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from textwrap import indent
 from typing import Any
 
 from ftuner.core.caching import cached_attribute
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 
 TRITON_TYPES = {
     "bool": "i1", "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ObjectFileError
 
 _ELF_MAGIC = b"\x7fELF\x02\x01"

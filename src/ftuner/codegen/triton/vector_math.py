@@ -20,9 +20,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FLOAT32, FLOAT64, TANH_SMALL, Format
+from ftuner.core.frozen import dataclass
 
 _LOG2_E = 1.0 / math.log(2.0)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.access import (
     Access,
@@ -17,6 +17,7 @@ from ftuner.core.access import (
 from ftuner.core.dim import Dim, ceil_quotient, product, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.expr import Expr, is_expensive
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import Stage
 

@@ -10,11 +10,11 @@ Level 1 is the cache tile of a plan: `mc x kc` of A and a panel of `kc x nr` of 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 
 from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.expr import key as expression_key
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ProductTypes
 
 ROW = "row"

@@ -9,10 +9,11 @@ elements of a query and of a value, which a kernel covers by blocks of powers of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, NamedTuple
 
 from ftuner.core.dtype import BOOL, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.tile import Loads, Multiply
 from ftuner.errors import ShapeError
 

@@ -9,13 +9,14 @@ compiled; run-time extents choose among them by arithmetic.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from ftuner.core.access import Access, Kernel
 from ftuner.core.dim import Dim, ceil_quotient, least_value, product
 from ftuner.core.dtype import FLOAT32, DType
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.recurrence import Cell
 
 WARP_THREADS = 32

@@ -8,12 +8,13 @@ to the compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal, NamedTuple
 
 from ftuner.core.cpu.tile import epilogue_digest
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr, operands
+from ftuner.core.frozen import dataclass
 
 Order = Literal["k", "spatial"]
 """The axis along which an operand is contiguous: k, or its spatial axis (m for A, n for B)."""

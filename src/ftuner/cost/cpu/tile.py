@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, levels_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.intake_tuning import Intake, IntakeTuning
 from ftuner.hardware.isa import instruction_set

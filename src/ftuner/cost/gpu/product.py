@@ -21,10 +21,11 @@ Sources: makespans by waves from FTuner (arXiv 2407.21418); split-k from Stream-
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.product import ReadWindow
 from ftuner.cost.gpu.tile import ACCUMULATOR_BYTES, TileCost, overlapped_seconds

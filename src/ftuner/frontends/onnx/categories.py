@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
 
 from ftuner.core.dtype import FLOAT32, INT64, STRING, TENSOR_DTYPES
+from ftuner.core.frozen import dataclass
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.frontends.onnx.scores import labels

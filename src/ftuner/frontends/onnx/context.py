@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Names, product
 from ftuner.core.dtype import BOOL
+from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.records import GraphRecord, NodeRecord, TensorRecord
 from ftuner.graph.algebra import apply, apply_many, constant

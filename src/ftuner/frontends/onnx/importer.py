@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ftuner.core.dim import Dim, Names, Shape
 from ftuner.core.dtype import INT8
+from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx import reading
 from ftuner.frontends.onnx.blocked import channels_of_blocks

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple, Union
 
 from ftuner.core.dtype import DType
 from ftuner.core.files import FileState
+from ftuner.core.frozen import dataclass
 from ftuner.core.units import count
 from ftuner.errors import InputError
 from ftuner.graph.ir import Array

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import INT32
+from ftuner.core.frozen import dataclass
 from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.signatures import onnx

@@ -4,13 +4,13 @@ table of nodes, in which a node compares one column with its split."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT32
+from ftuner.core.frozen import dataclass
 from ftuner.frontends.onnx import scores as scoring
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import LEARNING

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ftuner.core.dim import Symbolic
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ExportError, InputError
 from ftuner.frontends.torch.importer import Output
 from ftuner.graph.ir import Graph

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ftuner.core.dim import Dim, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
+from ftuner.core.frozen import dataclass
 from ftuner.frontends.torch.registry import ATEN, imported, name_of
 from ftuner.frontends.torch.views import axis_of
 from ftuner.graph.algebra import concat, cos, equal, exp, iota, sin, where

@@ -9,7 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.export import ExportedProgram, default_decompositions
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ExportError, MissingFileError, UnsupportedOperatorError
 from ftuner.frontends.torch import importer  # noqa: F401  (which fills the table of importers)
 from ftuner.frontends.torch.calling import Calling, Input

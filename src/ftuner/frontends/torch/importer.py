@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -15,6 +14,7 @@ from torch import fx
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import ELEMENT_DTYPES, INT64, DType
+from ftuner.core.frozen import dataclass
 from ftuner.errors import (
     FTunerError,
     GraphError,

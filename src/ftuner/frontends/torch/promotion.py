@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftuner.core.dtype import BOOL, FLOAT32, INT16, INT32, INT64, UINT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Symbolic
 from ftuner.graph.ir import Value, building
 

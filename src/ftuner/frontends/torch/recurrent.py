@@ -4,12 +4,12 @@ recurrence for each direction."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ftuner.core.dim import product
+from ftuner.core.frozen import dataclass
 from ftuner.core.recurrence import GATES, Activation, Cell
 from ftuner.frontends.torch.registry import aten
 from ftuner.graph.algebra import apply_many, concat, constant

@@ -4,11 +4,11 @@ distance."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum
 from ftuner.core.dtype import FLOAT32, FLOAT64
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import counted, equal, iota, scalar, where
 from ftuner.graph.ir import Value
 

@@ -7,12 +7,12 @@ float32, as onnxruntime does: they decide which element is the nearest. Weights 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ftuner.core.dim import quotient
 from ftuner.core.dtype import BOOL, FLOAT64, INT64
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply, ceil, equal, floor, iota, rint, where
 from ftuner.graph.checks import malformed
 from ftuner.graph.compositions.interpolation import (

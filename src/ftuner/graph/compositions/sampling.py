@@ -7,10 +7,10 @@ row of the image it reads, channels last, and its weight. One gather and one red
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
 from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply, counted, equal, floor, gather, iota, rint, scalar, where
 from ftuner.graph.checks import malformed, require
 from ftuner.graph.compositions.interpolation import cubic_weight, linear_weight

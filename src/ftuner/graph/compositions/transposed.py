@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from ftuner.core.dim import Dim, Shape, ceil_quotient, product, quotient
 from ftuner.core.dtype import INT64
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply, concat, constant, equal, iota, scalar, where, zero_padded
 from ftuner.graph.compositions.windows import (
     Window,

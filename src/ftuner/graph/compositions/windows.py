@@ -7,9 +7,8 @@ operators.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply
 from ftuner.graph.checks import expect_shape, require
 from ftuner.graph.ir import Value

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.attention_softmax import AttentionSoftmax, optional_operands
 from ftuner.core.dim import remainder
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32
 from ftuner.core.references import round_bfloat16
@@ -66,15 +66,6 @@ def _infer_words(types: Types, attributes: Attributes, require: Require) -> tupl
         raise GraphError(f"word_attention of {', '.join(map(str, types))}")
     shapes = q.shape, (*k.shape[:-2], *k.shape[-2:][::-1]), v.shape
     return _infer([*(TensorType(FLOAT32, s) for s in shapes), *others], attributes, require)
-
-
-def optional_operands(given: Sequence[Any], has_sinks: bool) -> tuple[list[Any], list[Any]]:
-    """The mask and the sinks of attention, if there are any."""
-    rest = list(given[3:])
-    sinks = [rest.pop()] if has_sinks and rest else []
-    if len(rest) > 1 or len(sinks) != has_sinks:
-        raise GraphError(f"attention of {len(given)} operands")
-    return rest, sinks
 
 
 def _reference_in(rounded: Callable[[Any], Any], keys_are_rows: bool) -> Callable[..., Any]:

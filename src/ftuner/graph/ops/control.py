@@ -8,12 +8,13 @@ references only count, choose and stack, so that tensors stay on their device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Nest
 from ftuner.errors import GraphError, IterationLimitError, ShapeError
 from ftuner.graph.ir import Graph, TensorType
@@ -36,6 +37,10 @@ class Host:
     """Most iterations of a loop."""
     repeat: Repeat | None = None
     """Runs iterations of the loop; by default each is a run of its graph."""
+
+
+BY_ITSELF = Host()
+"""Of a node that its reference alone computes."""
 
 
 class Iterations(NamedTuple):
@@ -90,7 +95,7 @@ def _infer_loop(types: Types, attributes: Attributes, require: Require) -> tuple
 
 def _reference_loop(
     trips: Any, going: Any, *operands: Any, body: Run, carried: int, conditional: bool,
-    types: Types, counts: tuple[str, ...], host: Host = Host(),
+    types: Types, counts: tuple[str, ...], host: Host = BY_ITSELF,
 ) -> Any:  # fmt: skip
     limit, goes_on = trips.item(), bool(going.item())
     empty = operands[len(operands) - (len(types) - carried) :]
@@ -148,7 +153,7 @@ def _infer_choose(types: Types, attributes: Attributes, require: Require) -> tup
 
 def _reference_choose(
     condition: Any, *operands: Any, then: Run, otherwise: Run, types: Types,
-    counts: tuple[str, ...], host: Host = Host(),
+    counts: tuple[str, ...], host: Host = BY_ITSELF,
 ) -> Any:  # fmt: skip
     results = (then if condition.item() else otherwise)(operands)
     return tuple(results) if len(results) > 1 else results[0]

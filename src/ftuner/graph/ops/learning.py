@@ -4,7 +4,6 @@ probabilities of classes from those of pairs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from ftuner.core.caching import cached_attribute
 from ftuner.core.dtype import STRING, TENSOR_DTYPES, DType, map_dtype
+from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import Attributes, Operator, Require, Types

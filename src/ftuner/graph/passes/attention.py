@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.attention_softmax import AttentionSoftmax, optional_operands
 from ftuner.core.dim import Dim, Shape
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
-from ftuner.graph.ops.attention import optional_operands
 from ftuner.graph.passes.biases import NEVER_SEEN
 from ftuner.graph.passes.merged_axes import together
 from ftuner.graph.passes.scores import Scores, ScoresReader

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ftuner.core.dim import Dim, Shape, product
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Graph, Node, Value, writing_to
 from ftuner.graph.rewrite.matching import alone

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ftuner.core.dim import static
 from ftuner.core.dtype import FLOAT32, INT8, DType
 from ftuner.graph.algebra import apply, zero_padded
 from ftuner.graph.arrays import converted
 from ftuner.graph.blocks import of_blocks, rounded
 from ftuner.graph.ir import Array, Node, Value, building
-from ftuner.graph.known_values import static
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
 

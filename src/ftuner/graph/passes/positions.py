@@ -7,12 +7,13 @@ comparison of two such tensors is a triangle if it is `j <= i + offset` in the l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL
+from ftuner.core.frozen import dataclass
 from ftuner.graph.ir import Array, Graph, Node, Value
 
 

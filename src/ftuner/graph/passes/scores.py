@@ -13,10 +13,11 @@ windows of pictures are (Liu et al., 2021): the masks have the finest of these a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.core.dim import Dim, Shape, least_value
 from ftuner.core.dtype import BOOL
+from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import where
 from ftuner.graph.arrays import largest_finite
 from ftuner.graph.ir import Graph, Node, Operand, Value

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.core.dim import static
 from ftuner.core.dtype import BFLOAT16, FLOAT32, INT8, INT32, INT64, UINT8, DType, codes_of
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.graph.algebra import apply, zero_padded
@@ -25,7 +26,6 @@ from ftuner.graph.arrays import converted
 from ftuner.graph.arrays import words as bits_of
 from ftuner.graph.blocks import as_signed, of_blocks
 from ftuner.graph.ir import Array, Node, Value, building
-from ftuner.graph.known_values import static
 from ftuner.graph.ops.contraction import words_of
 from ftuner.graph.ops.reduction import LEVELS, SIGN
 from ftuner.graph.passes.narrow_weights import (

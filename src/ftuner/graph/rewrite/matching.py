@@ -15,12 +15,12 @@ other spellings, too:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from typing import Any, NamedTuple
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError
 from ftuner.graph.ir import Node, TensorType, Value, building, writing_to
 from ftuner.graph.rewrite.arithmetic import ARITHMETIC, combined, gated, is_near, polynomial

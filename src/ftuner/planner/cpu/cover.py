@@ -7,11 +7,11 @@ extents are the solution of their remainder plus more of the main tile, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
+from ftuner.core.frozen import dataclass
 from ftuner.cost.cpu.correction import Correction
 from ftuner.cost.cpu.correction_features import SEVERAL, cover_features, kind_of
 from ftuner.cost.cpu.product import Cover

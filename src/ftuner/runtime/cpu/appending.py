@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from ftuner.core.fork_safety import fork_safe_lock
+from ftuner.core.frozen import dataclass
 from ftuner.errors import InputError
 from ftuner.graph.appending import Appended
 from ftuner.runtime.cpu.arrays import Array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from ftuner.graph.appending import Appended
 from ftuner.graph.arrays import texts
 from ftuner.graph.ir import Graph, Node, TensorType
 from ftuner.runtime.backend import Boundary
-from ftuner.runtime.cpu import words
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array, any_tensor, as_array, numpy_dtype, tensor_of
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.memory import NO_MEMORY, not_allocated
@@ -22,6 +22,8 @@ from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.reference import prepared
 
 OBJECTS = np.dtype(object)
+Evaluation = Callable[[Sequence[Array]], list[Array]]
+"""What computes the results of a node."""
 
 
 class CpuBoundary(Boundary):
@@ -83,10 +85,13 @@ class CpuBoundary(Boundary):
             results[number] = results[number].tolist()
         return results
 
-    def evaluation(self, node: Node) -> Callable[[Sequence[Array]], list[Array]]:
+    def evaluation(self, node: Node) -> Evaluation:
         run = prepared(node)
         if "words" in node.attributes:
-            return words.evaluation(node, run, self._kernels.runtime.find_words) or run
+            # Imported by name: few models look up strings.
+            words = import_module("ftuner.runtime.cpu.words")
+            found: Evaluation | None = words.evaluation(node, run, self._kernels.runtime.find_words)
+            return found or run
         if all(v.dtype != BFLOAT16 for v in node.outputs):
             return run
         dtypes = [numpy_dtype(v.dtype) for v in node.outputs]

@@ -5,7 +5,7 @@ of its arrays and runs the plan of the earlier call; Python handles calls that a
 from __future__ import annotations
 
 import ctypes
-import sysconfig
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from ftuner.runtime.cpu.session import CpuSession
 MAX_WORKSPACE_BYTES = 16 << 20
 """A call with a larger workspace is not cached: it takes milliseconds anyway."""
 _MASK = 2**64 - 1
-_HAS_GIL = not sysconfig.get_config_var("Py_GIL_DISABLED")
+_HAS_GIL = "free-threading build" not in sys.version
 _DTYPES = {id(np.dtype(name)) for name in (*TENSOR_DTYPES, FLOAT16.name)}
 """The dtype objects of most arrays, which are never freed. Calls with others are not cached."""
 

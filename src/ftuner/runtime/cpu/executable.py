@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ftuner.codegen.llvm.native.symbols import PROGRAM_SYMBOL
 from ftuner.codegen.llvm.objects.bundle import Bundle
@@ -15,7 +17,6 @@ from ftuner.errors import MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.ops.control import Iterations
 from ftuner.graph.ragged import RaggedSteps, ragged_steps
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
@@ -26,8 +27,6 @@ from ftuner.runtime.cpu.call_cache import MAX_WORKSPACE_BYTES, KnownCalls, Known
 from ftuner.runtime.cpu.launching import Launch, Launcher
 from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
-from ftuner.runtime.cpu.ragged import RaggedGraph
-from ftuner.runtime.cpu.repeated import Repeated
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
@@ -35,6 +34,12 @@ from ftuner.runtime.cpu.step_kind import KINDS, CompiledStep, runs
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
+
+if TYPE_CHECKING:
+    from ftuner.graph.ops.control import Iterations
+    from ftuner.runtime.cpu.ragged import RaggedGraph
+
+# Batches and loops are imported by name: most processes run neither.
 
 Shapes = tuple[tuple[int, ...], ...]
 """Of the inputs."""
@@ -85,7 +90,7 @@ class CompiledGraph(Executable):
             self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
             self._pool.array,
         )  # fmt: skip
-        if options.plans_ahead:
+        if options.plans_ahead and (compiled is None or not compiled.plans):
             self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
         self.states = RunStates(session.cores)
@@ -116,7 +121,8 @@ class CompiledGraph(Executable):
         if found is None or any(pair.writes for pair in self.lowered.appended):
             return None
         try:
-            made = RaggedGraph(weakref.proxy(self), self._compiled, found)
+            room = import_module("ftuner.runtime.cpu.ragged")
+            made: RaggedGraph = room.RaggedGraph(weakref.proxy(self), self._compiled, found)
         except UnsupportedKernelError:
             return None
         self._kept.add(made)
@@ -161,7 +167,7 @@ class CompiledGraph(Executable):
         self._writer.forget()
 
     def compiled(self) -> Compiled:
-        return self._steps.compiled(self.lowered)
+        return self._steps.compiled(self.lowered, self._writer.plan_ahead(self.threads))
 
     def bundles(self) -> list[Bundle]:
         """All that the graph needs machine code of."""
@@ -217,14 +223,16 @@ class CompiledGraph(Executable):
             kept = program.outputs[int(conditional) : int(conditional) + carried]
             if [shape for shape, _ in kept] != [x.shape for x in arrays[:carried]]:
                 return None
-            operands = Repeated(program.outputs, program.makes, arrays, carried, conditional)
+            room = import_module("ftuner.runtime.cpu.repeated")
+            operands = room.Repeated(program.outputs, program.makes, arrays, carried, conditional)
             going, number = True, 0
             while going and number < most:
                 operands.begin(number, most)
                 self.launch(program, program.workers, operands.objects, self.launch.all)
                 number += 1
                 going = operands.end()
-            return operands.results(number, going)
+            found: Iterations = operands.results(number, going)
+            return found
 
     def record(self, wanted: bool) -> None:
         """Runs are one native call; there is nothing to record."""

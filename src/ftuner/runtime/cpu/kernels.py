@@ -11,7 +11,8 @@ import time
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from ftuner.codegen.llvm.native.symbols import (
     COPY_SYMBOL,
@@ -52,9 +53,7 @@ from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import OBJECTS, TARGETS, Cache
-from ftuner.runtime.compile_processes import Started
 from ftuner.runtime.cpu.arrays import DATA_WORD
-from ftuner.runtime.cpu.compilation import Object, compile_missing, load, started_with
 from ftuner.runtime.cpu.plan_records import Functions
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.cpu.threads import ThreadPool
@@ -66,6 +65,10 @@ from ftuner.ukernels.cpu.library import (
     build_library,
     families_of_calls,
 )
+
+if TYPE_CHECKING:
+    from ftuner.runtime.compile_processes import Started
+    from ftuner.runtime.cpu.compilation import Object
 
 
 def known_target(isa: str, cache: Cache) -> Target:
@@ -182,6 +185,11 @@ def _any_kernel(library: Library) -> UKernel:
     return library.family(library.widths[0], False, ROW, PACKED).kernels[0]
 
 
+def _compilation() -> Any:
+    """Imported by name: a model that the cache has compiles nothing."""
+    return import_module("ftuner.runtime.cpu.compilation")
+
+
 class Kernels:
     """The code of one ISA: libraries of uKernels, kernels of graphs, the native runtime. Safe to
     use from several threads."""
@@ -267,7 +275,7 @@ class Kernels:
             if self._runtime is None and self._started is None:
                 runtime, target = self._runtime_bundle(), self._llvm_target
                 if self.cache.read(OBJECTS, bundle_key(runtime, target)) is None:
-                    self._started = started = started_with(runtime, target)
+                    self._started = started = _compilation().started_with(runtime, target)
         try:
             yield
         finally:
@@ -427,12 +435,16 @@ class Kernels:
         self, bundles: Sequence[Bundle], progress: Progress | None
     ) -> dict[Bundle, Object]:
         per_process = self.hardware.tuning.bundles_per_process
-        return compile_missing(
+        found: dict[Bundle, Object] = _compilation().compile_missing(
             bundles, self._llvm_target, self.cache, progress, per_process, self._started
         )
+        return found
 
     def _loaded_objects(
         self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]
     ) -> LoadedObject:
         per_process = self.hardware.tuning.bundles_per_process
-        return load(bundles, objects, self._llvm_target, self.cache, per_process)
+        found: LoadedObject = _compilation().load(
+            bundles, objects, self._llvm_target, self.cache, per_process
+        )
+        return found

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES, LevelPanel
 from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.dtype import moved_as
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
 from ftuner.graph.arrays import words
 from ftuner.planner.cpu.plan import Problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -382,6 +382,25 @@ def _band_record(
     record[BandSlot.IN_PARTS_FROM] = min(in_parts, default=ALL_ROWS)
     record[BandSlot.PARTIAL] = share.part if choice.grid.k > 1 else -1
     return record
+
+
+def moved(
+    records: array[int], begin: int, to: int, functions: Functions, covers: Callable[[int], int]
+) -> None:
+    """Give the records of a plan for a range of rows, which had addresses from `begin`, those from
+    `to`, other functions, and other addresses of covers for the ones that they have."""
+    axes = records[PlanSlot.BATCH_AXES] - begin
+    records[PlanSlot.BATCH_AXES] = axes + to
+    records[PlanSlot.REDUCE], records[PlanSlot.FINISH] = functions.reduce, functions.finish
+    for worker in range(PlanSlot.WORKER_RECORDS, axes // SLOT_BYTES, WorkerSlot.SIZE):
+        bands = records[worker + WorkerSlot.BANDS] - begin
+        records[worker + WorkerSlot.BANDS] = bands + to
+        records[worker + WorkerSlot.PACKS] += to - begin
+        for number in range(records[worker + WorkerSlot.BAND_COUNT]):
+            band = bands // SLOT_BYTES + number * BandSlot.SIZE
+            records[band + BandSlot.COVERS] = covers(records[band + BandSlot.COVERS])
+            if records[band + BandSlot.WIDENS]:
+                records[band + BandSlot.WIDENS] = functions.widen
 
 
 def encoded_covers(table: CoverTable, addresses: Mapping[int, int]) -> array[int]:

@@ -24,7 +24,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
     Microbenchmarks,
 )
 from ftuner.codegen.llvm.objects.jit import host_features
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import own_affinity, pin_thread
 from ftuner.errors import ConfigurationError, HardwareError
 from ftuner.hardware.isa import FIXED, OF_NARROW, InstructionSet, instruction_set

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from ftuner.planner.cpu.planner import planner_for
 from ftuner.runtime.cpu.arrays import DATA_WORD, Array
 from ftuner.runtime.cpu.kernels import CompiledLibrary, Kernels
 from ftuner.runtime.cpu.plan_records import Encoded, PlanWriter, RowRange, Strides, encoded_covers
-from ftuner.ukernels.cpu.library import Family
+from ftuner.ukernels.cpu.library import Family, LibraryName
 
 MAX_PLANS = 8192
 """Plans of each kind kept by one library. Derived: a plan is some 2 KiB for two workers and 10 KiB
@@ -64,12 +64,25 @@ class Ready(NamedTuple):
     encoded: Encoded
 
 
+class PlannedRanges(NamedTuple):
+    """The plans of one product for ranges of rows."""
+
+    products: Products
+    problem: Problem
+    """The problem of one row."""
+    strides: Strides
+    firsts: tuple[int, ...]
+    """The first rows of the ranges."""
+    plans: tuple[Encoded, ...]
+
+
 class Products:
     """Matrix products with the same dtypes and epilogue. Safe to use from several threads."""
 
     def __init__(self, kernels: Kernels, compiled: CompiledLibrary) -> None:
         self.kernels = kernels
         self.compiled = compiled
+        self.name = LibraryName(compiled.library.types, compiled.library.epilogue)
         self.planner = planner_for(compiled.library)
         self._entry = kernels.runtime.entries[moved_as(compiled.library.types.a)]
         self._pool = kernels.runtime.pool
@@ -77,9 +90,15 @@ class Products:
         self._ranges: RecentlyUsed[tuple[Problem, Strides], Ready] = RecentlyUsed(MAX_PLANS)
         self._alike: RecentlyUsed[tuple[object, ...], Ready] = RecentlyUsed(MAX_PLANS)
         """Plans of ranges by what their records depend on, which many ranges have in common."""
+        self.kept: RecentlyUsed[tuple[Problem, Strides], Callable[[int], Encoded | None]]
+        self.kept = RecentlyUsed(MAX_PLANS)
+        """What finds the plans of a saved model for ranges, by the problem of one row and the first
+        row."""
         self._writers: RecentlyUsed[tuple[object, ...], PlanWriter] = RecentlyUsed(MAX_PLANS)
         self._workspaces = kernels.runtime.workspaces
         self._covers: dict[tuple[str, CoverTable], array[int]] = {}
+        self.range_covers: dict[int, tuple[str, array[int]]] = {}
+        """The family and the `AllCovers` at each address that plans for ranges have."""
         self.of_panels: dict[CoverKey, array[int]] = {}
         """An `AllCovers` for each kind of panels."""
 
@@ -96,19 +115,35 @@ class Products:
         """The written plans for all rows of the fine range that begins with those of a problem,
         which has a packed weight. A call has the number of rows."""
         key = (problem, strides)
-        found = self._ranges.get(key)
+        found = self._known_range(key)
         if found is None:
             found = self._ready_as(problem, strides, *self.planner.decided(problem))
             self._ranges.add(key, found)
         return found
 
-    def plan_ranges(self, problem: Problem, strides: Strides, firsts: tuple[int, ...]) -> None:
-        """Make the plans of `ready_for_range` for the ranges that begin with some rows."""
+    def plan_ranges(
+        self, problem: Problem, strides: Strides, firsts: tuple[int, ...]
+    ) -> PlannedRanges:
+        """The plans of `ready_for_range` for the ranges that begin with some rows. `problem`: of
+        one row."""
         each = {m: (problem._replace(m=m), strides) for m in firsts}
-        new = tuple([m for m, key in each.items() if self._ranges.get(key) is None])
+        new = tuple([m for m, key in each.items() if self._known_range(key) is None])
         decided = self.planner.decided_at(problem, new) if new else []
         for m, (candidate, chunks) in zip(new, decided, strict=True):
             self._ranges.add(each[m], self._ready_as(*each[m], candidate, chunks))
+        plans = tuple([self.ready_for_range(*key).encoded for key in each.values()])
+        return PlannedRanges(self, problem, strides, firsts, plans)
+
+    def _known_range(self, key: tuple[Problem, Strides]) -> Ready | None:
+        found = self._ranges.get(key)
+        if found is None:
+            problem, strides = key
+            kept = self.kept.get((problem._replace(m=1), strides))
+            encoded = None if kept is None else kept(problem.m)
+            if encoded is not None:
+                found = Ready(problem, strides, encoded)
+                self._ranges.add(key, found)
+        return found
 
     def _ready_as(
         self, problem: Problem, strides: Strides, candidate: Candidate, chunks: int
@@ -126,11 +161,18 @@ class Products:
         bands = {band.family.name: band.family for band in plan.bands()}
         tables = {True: candidate.tail_table, False: candidate.table}
         covers = {
-            name: self.all_covers(family, tables[family.tail]).buffer_info()[0]
+            name: self.add_range_covers(name, self.all_covers(family, tables[family.tail]))
             for name, family in bands.items()
         }
         last = after_fine(plan.problem.m) - 1
         return self.encode(plan, strides, RowRange(last, candidate.table.main, covers))
+
+    def add_range_covers(self, family: str, covers: array[int]) -> int:
+        """Keep an `AllCovers` of a family as long as plans may have its address, which it
+        returns."""
+        address = covers.buffer_info()[0]
+        self.range_covers[address] = family, covers
+        return address
 
     def all_covers(self, family: Family, table: CoverTable | None) -> array[int]:
         """An `AllCovers` of a table with the uKernels of a family."""

@@ -32,6 +32,7 @@ from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.products import PlannedRanges
 from ftuner.runtime.cpu.record_layout import NOTHING, POOL, RecordLayout
 from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
@@ -269,10 +270,10 @@ class ProgramWriter:
         """Forget what was decided for extents before."""
         self._groups.forget()
 
-    def plan_ahead(self, workers: int) -> None:
-        """Plan products with weights before their first runs: for one row, as texts grow by, then
-        for ranges of rows, and last for other numbers of few rows, which are those of fewer
-        shapes."""
+    def plan_ahead(self, workers: int) -> list[PlannedRanges]:
+        """The plans of products with weights before their first runs: for one row, as texts grow
+        by, then for ranges of rows, and last for other numbers of few rows, which are those of
+        fewer shapes."""
         plans = [plan for task in self._tasks if (plan := task.plan_ranges) is not None]
         firsts, rows = [1], EXACT
         while rows <= MANY_ROWS:
@@ -280,8 +281,8 @@ class ProgramWriter:
             rows = after_fine(rows)
         firsts += range(2, EXACT)
         shares = self._hardware.tuning.plans_ahead
-        for plan in plans:
-            plan(tuple(firsts[: max(shares // (len(plans) * workers), 1)]), workers)
+        most = max(shares // (max(len(plans), 1) * workers), 1)
+        return [plan(tuple(firsts[:most]), workers) for plan in plans]
 
     def bind(
         self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]

@@ -10,9 +10,10 @@ from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.planner import PanelWidth, Planner, know_width, planner_for
 from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu.kept_plans import KeptPlans, kept_plans, know_plans
 from ftuner.runtime.cpu.packed_weights import know_covers
 from ftuner.runtime.cpu.plan_records import kept_covers
-from ftuner.runtime.cpu.products import CoverKey
+from ftuner.runtime.cpu.products import CoverKey, PlannedRanges
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_kind import CompiledStep, Loaded, RequiredFamilies, by_library, kind_of
 from ftuner.ukernels.cpu.library import LibraryName, build_library
@@ -36,11 +37,12 @@ class StepCompiler:
         made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
+        plans: tuple[Any, ...] = ()
         code = None if saved is None else options.code
         if saved is not None and code is not None:
             for types, epilogue, *width in saved.widths:
                 know_width(self._planner(LibraryName(types, epilogue)), PanelWidth(*width))
-            symbols, known = saved.symbols, saved.covers
+            symbols, known, plans = saved.symbols, saved.covers, saved.plans
         else:
             bundles = self._bundles(steps)
             symbols = _symbols(bundles)
@@ -53,6 +55,8 @@ class StepCompiler:
         products = {name: session.products(*name, some) for name, some in families.items()}
         for types, epilogue, *key, covers in known:
             know_covers(products[LibraryName(types, epilogue)], CoverKey(*key), covers)
+        if plans:
+            know_plans(KeptPlans(*plans), products)
 
         def kernel(bundle: Bundle) -> int:
             return self._loaded.addresses[bundle.symbol]
@@ -74,8 +78,8 @@ class StepCompiler:
         """Columns and k steps of packed weights."""
         return found
 
-    def compiled(self, lowered: Lowered) -> Compiled:
-        """What was compiled, for the steps that `compile` has returned."""
+    def compiled(self, lowered: Lowered, planned: Sequence[PlannedRanges]) -> Compiled:
+        """What was compiled, for the steps that `compile` has returned, and planned ahead."""
         required = self._required(lowered.steps)
         widths = tuple(
             (*name, *width)
@@ -87,7 +91,8 @@ class StepCompiler:
         covers = tuple(
             (*name, *key, kept_covers(slots)) for (name, key), slots in self._covers.items()
         )
-        return Compiled(lowered, self._packed, self._workers, widths, symbols, covers)
+        plans = tuple(kept_plans(planned)) if planned else ()
+        return Compiled(lowered, self._packed, self._workers, widths, symbols, covers, plans)
 
     def bundles(self, lowered: Lowered) -> list[Bundle]:
         """All that the steps need machine code of."""

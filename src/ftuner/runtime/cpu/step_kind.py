@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,13 +13,13 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.cpu.tile import ROW
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim, Shape, static
 from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
-from ftuner.graph.known_values import static
 from ftuner.graph.ragged import Rows
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.cpu.products import Ready
+from ftuner.runtime.cpu.products import PlannedRanges, Ready
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 
 
@@ -82,9 +82,10 @@ class Task(ABC):
         return ()
 
     @property
-    def plan_ranges(self) -> Callable[[tuple[int, ...], int], object] | None:
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], PlannedRanges] | None:
         """A function that makes the plans for ranges of rows, by their first rows, and a number of
-        workers before the first run that needs them; None if plans depend on anything else."""
+        workers before the first run that needs them; None if plans depend on anything else. The
+        first plans of a saved model are kept."""
         return None
 
 
@@ -126,7 +127,7 @@ class Unless(Task):
         return self.task.fields(layouts, variant)
 
     @property
-    def plan_ranges(self) -> Callable[[tuple[int, ...], int], object] | None:
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], PlannedRanges] | None:
         return self.task.plan_ranges
 
 

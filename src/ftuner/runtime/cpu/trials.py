@@ -11,13 +11,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, cycle
 from typing import NamedTuple
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.model import MemoryLevel
 from ftuner.planner.cpu.plan import Plan
 from ftuner.runtime.cpu.arrays import Array

@@ -6,7 +6,6 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +17,7 @@ from ftuner.codegen.triton.compile import compile_kernel
 from ftuner.codegen.triton.source import Source, load
 from ftuner.codegen.triton.targets import Compiled, Resources, Target
 from ftuner.core.fork_safety import fork_safe_lock
+from ftuner.core.frozen import dataclass
 from ftuner.errors import HardwareError
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.compile_processes import Request, answers, worthwhile_processes

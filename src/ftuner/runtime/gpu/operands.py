@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
     MOST_COUNTED,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ftuner.codegen.triton.microbenchmarks import READ_AT_ONCE, reads_source
 from ftuner.codegen.triton.targets import Target
+from ftuner.core.frozen import dataclass
 from ftuner.errors import HardwareError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names

@@ -17,7 +17,6 @@ import hashlib
 import json
 import mmap
 import os
-import secrets
 import stat
 import struct
 from collections.abc import Sequence
@@ -75,7 +74,7 @@ def write(path: Path, content: Any, sections: Sequence[memoryview]) -> None:
         ConfigurationError: it cannot be written.
     """
     # A random name that does not exist: no other user can have put a link there.
-    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    partial = path.with_name(f".{os.urandom(8).hex()}.partial")
     try:
         if path.exists() and not path.is_file():
             raise OSError("it is not a regular file")

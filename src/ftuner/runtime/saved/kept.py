@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -19,6 +18,7 @@ from ftuner.codegen.llvm.objects.jit import compiler_build
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.extensions import EXTENSIONS
 from ftuner.core.files import FileState, state_of, within
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import instruction_flush
 from ftuner.core.version import VERSION
 from ftuner.errors import FTunerError, GraphError, ParseError

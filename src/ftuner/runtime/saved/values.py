@@ -26,7 +26,7 @@ from ftuner.graph.schedules import SCHEDULES
 _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
     "core.product", "core.recurrence", "core.symbolic", "graph.specialization", "graph.appending",
-    "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.padding",
+    "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.ragged",
     "graph.splitting", "graph.steps", "runtime.specialization", "runtime.model", "tasks.program",
     *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip

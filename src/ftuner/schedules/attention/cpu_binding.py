@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from ftuner.core.cpu.tile import PACKED, ROW
 from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
 from ftuner.core.dtype import DType, moved_as
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import product_types
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.attention import MAX_EXTENT, AttentionKernel
 from ftuner.graph.buffers import View
 from ftuner.graph.ragged import Rows

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
-from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.attention_softmax import AttentionSoftmax, optional_operands
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BFLOAT16, BFLOAT16X2, FLOAT32, moved_as
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import View, in_words, permuted, reshaped, spread
 from ftuner.graph.ir import Node, TensorType, Value
-from ftuner.graph.ops.attention import optional_operands
 from ftuner.graph.placement import Pending, Placement
 from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import DimText, ViewStep, shape_text

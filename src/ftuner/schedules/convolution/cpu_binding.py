@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from ftuner.codegen.llvm.native.records import Window as WindowSlot
 from ftuner.core.cpu.tile import WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
 from ftuner.cost.step import Machine
 from ftuner.graph.arrays import held_in

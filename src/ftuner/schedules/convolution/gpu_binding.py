@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ftuner.core.dtype import GPU_DTYPES, DType
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import View, permuted, row_major
 from ftuner.graph.ir import TensorType
 from ftuner.runtime.gpu.arrays import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from ftuner.core.dim import Dim, Shape, least_value
 from ftuner.core.dtype import DType
 from ftuner.core.expr import operands as operands_of
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, contiguous_rows, in_words, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows

@@ -14,7 +14,6 @@ the slots of `cpu_record.Depthwise`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
@@ -37,6 +36,7 @@ from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.cpu.schedule import BLOCK, DepthwiseKernel
 from ftuner.core.expr import ACCUMULATOR, operands
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.isa import InstructionSet
 from ftuner.schedules.depthwise.cpu_record import Depthwise
 

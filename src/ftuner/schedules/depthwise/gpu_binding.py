@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import GPU_DTYPES, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.errors import ShapeError

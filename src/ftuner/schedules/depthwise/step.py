@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import View, row_major
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows
 from ftuner.graph.ir import Node, TensorType

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
 from ftuner.graph.buffers import View, row_major
 from ftuner.graph.ir import Node, TensorType

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
 from ftuner.core.ranges import coarse_middle, middle
 from ftuner.core.units import count

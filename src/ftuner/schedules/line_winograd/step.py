@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
+from ftuner.core.frozen import dataclass
 from ftuner.core.winograd import saving
 from ftuner.graph.buffers import View
 from ftuner.graph.placement import Runs

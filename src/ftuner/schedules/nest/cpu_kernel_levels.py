@@ -10,7 +10,6 @@ points and elements for which this does not hold are computed as the steps say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import llvmlite.ir as ir
@@ -19,6 +18,7 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import I32, joined, splat
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import FLOAT32, INT8, UINT8
+from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Step
 
 SHIFT = 1.5 * 2**23

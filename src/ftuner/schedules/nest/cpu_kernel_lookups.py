@@ -10,7 +10,7 @@ place. Otherwise, and where an instruction set has no permute, each lane is a lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 
 import llvmlite.ir as ir
@@ -29,6 +29,7 @@ from ftuner.codegen.llvm.ir.builder import (
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, lanes_below, mask_of
 from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.core.access import needs, outer_steps
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.isa import InstructionSet
 from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place, Window
 from ftuner.schedules.nest.cpu_kernel_tasks import digits_of, following, inner

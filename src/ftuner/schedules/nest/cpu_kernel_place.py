@@ -4,7 +4,7 @@ among its loops."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import llvmlite.ir as ir
 
@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.ir.lanes import load_lanes
 from ftuner.core.access import Kernel, guards, slopes
 from ftuner.core.cpu.schedule import Schedule, operand_numbers, softmax_steps
 from ftuner.core.dim import Dim
+from ftuner.core.frozen import dataclass
 
 MOST_APART = 4
 """Largest distance of the elements of a vector that is put together from whole vectors of memory.

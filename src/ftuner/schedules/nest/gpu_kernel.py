@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
 from ftuner.core.access import Kernel
@@ -21,6 +20,7 @@ from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.core.index_expr import POSITIONAL
 from ftuner.errors import UnsupportedKernelError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ftuner.codegen.triton import functions
 from ftuner.codegen.triton.functions import Functions
@@ -12,6 +11,7 @@ from ftuner.core.access import Access, Kernel, guards, inner_steps, needs
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.schedule import Schedule
 
 

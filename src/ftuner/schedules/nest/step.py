@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.access import Access, Kernel
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.ragged import Rows
 from ftuner.graph.steps import DimText, shape_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -15,6 +15,7 @@ from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.core.cpu.common_epilogue import LIMITS, Shared, shared, unshared
 from ftuner.core.dtype import DType, moved_as
+from ftuner.core.frozen import dataclass
 from ftuner.core.ranges import fine_start
 from ftuner.core.units import count
 from ftuner.cost.functions import expression_cycles, expression_operations
@@ -34,7 +35,7 @@ from ftuner.runtime.cpu.operands import (
 )
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import Strides
-from ftuner.runtime.cpu.products import Products, Ready
+from ftuner.runtime.cpu.products import PlannedRanges, Products, Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.step_kind import (
     CompiledStep,
@@ -112,10 +113,10 @@ class RowsTask(Task):
         return PlanKey(replace(self, rows=-1), fine=(self.rows,))
 
     @property
-    def plan_ranges(self) -> Callable[[tuple[int, ...], int], None]:
-        def plan(firsts: tuple[int, ...], workers: int) -> None:
+    def plan_ranges(self) -> Callable[[tuple[int, ...], int], PlannedRanges]:
+        def plan(firsts: tuple[int, ...], workers: int) -> PlannedRanges:
             problem = self.problem._replace(workers=workers)
-            self.products.plan_ranges(problem, self.strides, firsts)
+            return self.products.plan_ranges(problem, self.strides, firsts)
 
         return plan
 

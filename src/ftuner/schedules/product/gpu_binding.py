@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.expr import Expr
 from ftuner.core.expr import operands as operands_of
+from ftuner.core.frozen import dataclass
 from ftuner.runtime.gpu.arrays import Tensor, copied_bytes
 from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.dtype import UINT8, DType, block_of_bytes, block_of_floats
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import WORD_PRODUCTS, ReadWindow
 from ftuner.graph.buffers import View, as_rows, contiguous_rows, in_words, permuted
 from ftuner.graph.epilogue import NO_EPILOGUE, PendingRows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dtype import INT8, INT8X4, INT16, UINT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import WORD_PRODUCTS, ProductTypes, product_types
 from ftuner.core.recurrence import Cell
 from ftuner.core.units import count

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
@@ -12,6 +10,7 @@ from ftuner.codegen.llvm.ir.builder import at, const, splat, variable
 from ftuner.codegen.llvm.ir.lanes import Range, VectorRows
 from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
 from ftuner.core.dtype import INT16, UINT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.recurrence import ROUNDED, SCALE, ZERO
 from ftuner.schedules.recurrence.cpu_kernel_levels import emit_levels
 from ftuner.schedules.recurrence.step import HEAD_BYTES

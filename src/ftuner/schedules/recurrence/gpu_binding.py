@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.dtype import INT8, DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.schedule import BLOCKS, Block, RecurrenceKernel, block_of, turns
 from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.core.recurrence import Cell

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import INT8, INT16, INT32
+from ftuner.core.frozen import dataclass
 from ftuner.core.recurrence import MAX_TEAM, Cell
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Node, TensorType, Value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
@@ -14,6 +14,7 @@ from ftuner.core.cpu.schedule import MemberKernel, StripesKernel
 from ftuner.core.cpu.tile import ROW, WINDOW
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
+from ftuner.core.frozen import dataclass
 from ftuner.core.ranges import after_coarse, coarse_middle
 from ftuner.core.units import count
 from ftuner.cost.step import Estimate, Machine, StepCost

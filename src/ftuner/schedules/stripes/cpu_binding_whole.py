@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.record_layout import RecordLayout

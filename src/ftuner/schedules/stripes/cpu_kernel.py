@@ -10,8 +10,6 @@ of the epilogue, and what the last one writes; `dims` the slots of `cpu_record.S
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import (
@@ -37,6 +35,7 @@ from ftuner.codegen.llvm.kernels.step import (
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Context
 from ftuner.core.cpu.schedule import BLOCK, StripesKernel
 from ftuner.core.cpu.tile import MAX_OPERANDS
+from ftuner.core.frozen import dataclass
 from ftuner.schedules.stripes.cpu_record import StripeMember, Stripes
 
 MOVED = 64

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeGuard
 
 from ftuner.core.dim import Dim, product
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.placement import Runs
 from ftuner.graph.steps import DimText, Step, shape_text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.ops.suppression import COORDINATES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.program import Launch

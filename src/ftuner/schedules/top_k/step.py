@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ftuner.core.dim import Dim, product
 from ftuner.core.dtype import INT64
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.placement import Placement

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.dtype import INT32, DType
+from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ir import Array, Node
 from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT

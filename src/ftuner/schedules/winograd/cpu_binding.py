@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -19,6 +19,7 @@ from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import product_types
 from ftuner.core.ranges import FINE_BITS, middle
 from ftuner.core.units import count

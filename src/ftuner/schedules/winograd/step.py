@@ -4,13 +4,14 @@ axis. The `ConvolutionStep` that it precedes does the work where these are slowe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.core.expr import Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.winograd import WINDOW
 from ftuner.graph.buffers import View, row_major
 from ftuner.graph.ir import Array, TensorType

@@ -7,11 +7,11 @@ something is left, so that no machine ends with an empty library.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
 from ftuner.core.cpu.tile import RegisterTile
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ProductTypes
 from ftuner.cost.cpu.tile import (
     StepCycles,

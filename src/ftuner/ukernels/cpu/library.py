@@ -8,7 +8,7 @@ families of every width up to the widest.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import product
 from typing import Literal, NamedTuple
@@ -18,6 +18,7 @@ from ftuner.core.cpu.common_epilogue import COMMON, has_shared_code
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, WINDOW, RegisterTile, UKernel
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.product import ProductTypes, product_types
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.cpu.filters import (

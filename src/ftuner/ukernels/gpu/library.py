@@ -7,11 +7,12 @@ compiled, every shape can run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import ACCUMULATOR, Expr
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Loads, Multiply, Order, ProductKernel
 from ftuner.cost.gpu.tile import (
     MULTIPLIES,

@@ -7,7 +7,6 @@ mantissas and the exponents of `core.scaled_product`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import llvmlite.ir as ir
@@ -16,6 +15,7 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.builder import I32, scalar_type
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.scaled_product import (
     SCALED_FORMATS,
     UNIT_EXPONENT,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from llvmlite import ir
@@ -19,6 +18,7 @@ from llvmlite import ir
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
 from ftuner.codegen.llvm.ir.builder import begun, type_suffix
 from ftuner.codegen.llvm.ir.builder import intrinsic as declared
+from ftuner.core.frozen import dataclass
 
 
 def splat(type_: ir.Type, value: float) -> ir.Constant:

@@ -11,7 +11,6 @@ as many as its context says (`hardware.tuning.Intake`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import ceil
 from typing import NamedTuple
@@ -37,6 +36,7 @@ from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import COLUMN, ROW, STRIDED, UKernel
+from ftuner.core.frozen import dataclass
 from ftuner.hardware.isa import InstructionSet
 from ftuner.hardware.tuning import KLoopTuning
 

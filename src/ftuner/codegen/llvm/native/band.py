@@ -7,7 +7,6 @@ It also decides what the tiles prefetch. `records` has the layouts that it reads
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import llvmlite.ir as ir
 
@@ -35,6 +34,7 @@ from ftuner.codegen.llvm.kernels.widen import WIDEN_TYPE
 from ftuner.codegen.llvm.native.records import Band, Context, Plan, Segment
 from ftuner.core.cpu.tile import MAX_SEGMENTS
 from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 
 
 @dataclass(frozen=True)

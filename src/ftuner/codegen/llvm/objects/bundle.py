@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 from ftuner.codegen.llvm.native.symbols import (
@@ -13,6 +12,7 @@ from ftuner.codegen.llvm.native.symbols import (
     widen_symbol,
 )
 from ftuner.core.cpu.tile import UKernel
+from ftuner.core.frozen import dataclass
 from ftuner.core.functions import ScalarFunction, registered_in
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet

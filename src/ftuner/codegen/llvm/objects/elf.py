@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ObjectFileError
 
 MAGIC = b"\x7fELF"

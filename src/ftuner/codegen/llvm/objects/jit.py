@@ -7,7 +7,6 @@ everything in the cache never loads it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftuner.core.fork_safety import wait_before_fork
+from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import object_triple
 from ftuner.hardware.isa import (
     LISTED_FEATURES,

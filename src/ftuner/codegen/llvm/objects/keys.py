@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from functools import cache
-from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
-from uuid import uuid4
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.codegen.llvm.objects.jit import Target, compiler_version
@@ -149,6 +148,8 @@ def _source_outside(name: str) -> tuple[bytes, bool] | None:
 
 @cache
 def _installed() -> Sources:
+    from importlib import resources  # Here, because a model that is kept compiles nothing.
+
     return Sources(resources.files("ftuner"))
 
 
@@ -160,7 +161,7 @@ def generator_digest(*emitters: str) -> str:
         return _installed().digest(COMPILER_MODULE, *emitters)
     except FileNotFoundError as error:
         log.warning("%s: the machine code of this process is not found by others", error)
-        return uuid4().hex
+        return os.urandom(16).hex()
 
 
 def bundle_key(bundle: Bundle, target: Target) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from ftuner.codegen.llvm.objects.elf import ObjectFile, Symbol
+from ftuner.core.frozen import dataclass
 from ftuner.errors import ObjectFileError
 
 Write = Callable[[bytearray, int, int, int], None]

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+from ftuner.core.frozen import dataclass
 from ftuner.errors import HardwareError
 from ftuner.hardware.constants import Calibration, Fitted, confidence, constants
 from ftuner.hardware.gpu_model import GpuHardware

@@ -8,12 +8,12 @@ by. Nothing here needs a device.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
 from typing import NamedTuple
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32
+from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile
 from ftuner.cost.gpu.product import ProductEstimate

@@ -1,0 +1,96 @@
+"""Frozen dataclasses that take little time to define.
+
+`dataclasses.dataclass` compiles the text of six methods for each class, which is most of the time
+of importing modules of small classes. Here a method is compiled when it is first called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+else:
+
+    def dataclass(*, frozen: bool, eq: bool = True, repr: bool = True) -> Callable[[type], type]:
+        """Returns the decorator that `dataclasses.dataclass` does for these arguments. No class may
+        inherit one of ours and use the other decorator."""
+        assert frozen
+        return lambda cls: _defined(cls, eq, repr)
+
+
+def _defined(cls: Any, eq: bool, repr: bool) -> Any:
+    # Without a text, `dataclasses` would write one, from the signature of the constructor.
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)  # Finds the fields.
+    own = vars(cls)
+    cls.__setattr__ = cls.__delattr__ = _refuse
+    if "__init__" not in own:
+        _compile_later(cls, "__init__", _constructor)
+    if repr and "__repr__" not in own:
+        _compile_later(cls, "__repr__", _repr)
+    if eq and "__eq__" not in own:
+        _compile_later(cls, "__eq__", _equality)
+    if eq and own.get("__hash__") is None:
+        _compile_later(cls, "__hash__", _hash)
+    return cls
+
+
+def _refuse(self: Any, name: str, *value: object) -> None:
+    verb = "assign to" if value else "delete"
+    raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")
+
+
+def _compile_later(cls: Any, name: str, text: Callable[[Any, dict[str, Any]], str]) -> None:
+    """Give a class a method that compiles the one which takes its place. `text`: returns the
+    definition of that one, and adds what it uses to a mapping."""
+
+    def first(*values: Any, **named: Any) -> Any:
+        known: dict[str, Any] = {}
+        exec(text(cls, known), known)
+        known[name].__qualname__ = f"{cls.__qualname__}.{name}"
+        setattr(cls, name, known[name])
+        return known[name](*values, **named)
+
+    setattr(cls, name, first)
+
+
+def _constructor(cls: Any, known: dict[str, Any]) -> str:
+    known |= {"_set": object.__setattr__, "_none": MISSING}
+    placed, named, body = ["self"], ["*"], []
+    for f in fields(cls):
+        value, default = f.name, ""
+        if f.default_factory is not MISSING:
+            known[f"_of_{f.name}"], default = f.default_factory, "=_none"
+            value = f"_of_{f.name}() if {f.name} is _none else {f.name}"
+        elif f.default is not MISSING:
+            known[f"_of_{f.name}"], default = f.default, f"=_of_{f.name}"
+        if f.init:
+            (named if f.kw_only else placed).append(f.name + default)
+            body.append(f"_set(self, {f.name!r}, {value})")
+    if hasattr(cls, "__post_init__"):
+        body.append("self.__post_init__()")
+    arguments = [*placed, *(named if len(named) > 1 else [])]
+    return f"def __init__({', '.join(arguments)}): {'; '.join(body) or 'pass'}"
+
+
+def _repr(cls: Any, known: dict[str, Any]) -> str:
+    known["_guarded"] = recursive_repr()
+    shown = ", ".join(f"{f.name}={{self.{f.name}!r}}" for f in fields(cls) if f.repr)
+    return f"@_guarded\ndef __repr__(self): return f'{{self.__class__.__qualname__}}({shown})'"
+
+
+def _equality(cls: Any, known: dict[str, Any]) -> str:
+    names = [f.name for f in fields(cls) if f.compare]
+    ours, others = ("".join(f"{x}.{name}, " for name in names) for x in ("self", "other"))
+    same = "other.__class__ is self.__class__"
+    return f"def __eq__(self, other): return ({ours}) == ({others}) if {same} else NotImplemented"
+
+
+def _hash(cls: Any, known: dict[str, Any]) -> str:
+    hashed = [f.name for f in fields(cls) if (f.compare if f.hash is None else f.hash)]
+    return f"def __hash__(self): return hash(({''.join(f'self.{name}, ' for name in hashed)}))"
