@@ -24,7 +24,7 @@ def plain(
     elements: int, rows: int, depth: int, steps: int, columns: int, workers: int
 ) -> AttentionProblem:
     """Every head has keys of its own, and every row sees all of them."""
-    return AttentionProblem(elements, 1, rows, depth, steps, columns, None, workers)
+    return AttentionProblem(elements, elements, rows, depth, steps, columns, None, workers)
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_blocks_of_causal_attention() -> None:
     """Enough of them that little beside the triangle is computed."""
     square = plain(12, 480, 64, 480, 64, 2)
     assert attention_blocks(planner("epyc-milan-2"), square).rows == 48
-    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=240, offset=0)).rows == 30
+    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=240, offset=0)).rows == 24
     assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=20, offset=0)).rows == 6
 
 
 def test_heads_that_share_keys_stay_together() -> None:
-    grouped = plain(12, 77, 64, 77, 64, 2)._replace(sharing=3)
+    grouped = plain(12, 77, 64, 77, 64, 2)._replace(groups=4)
     assert attention_blocks(planner("epyc-milan-2"), grouped).runs == 4
     # Three groups for two workers: heads are dealt one by one.
-    assert attention_blocks(planner("epyc-milan-2"), grouped._replace(sharing=4)).runs == 12
+    assert attention_blocks(planner("epyc-milan-2"), grouped._replace(groups=3)).runs == 12

@@ -23,8 +23,8 @@ class AttentionProblem(NamedTuple):
     (steps, columns)."""
 
     elements: int
-    sharing: int
-    """Consecutive elements that have the same k and v."""
+    groups: int
+    """Runs of consecutive elements that have the same k and v."""
     rows: int
     depth: int
     """In steps of k of the product that gives the scores: numbers, or words of them."""
@@ -106,7 +106,8 @@ class AttentionCost:
         else:
             cycles = [self._block(end - begin, problem.seen(end)) for begin, end in cut]
         issue, stall, tile = (busiest * sum(part) for part in zip(*cycles, strict=True))
-        pack = -(-mine // (splits * problem.sharing)) * self._pack()
+        sharing = problem.elements // problem.groups
+        pack = -(-mine // (splits * sharing)) * self._pack()
         share = min(busiest / problem.elements, 1.0)
         stream = Stream(bytes_moved * share, bytes_moved)
         workers = min(tasks, problem.workers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.core.ranges import after_coarse, middle
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner
@@ -19,7 +20,8 @@ class AttentionBlocks(NamedTuple):
     """How the rows of a batch element are cut."""
 
     rows: int
-    """Rows of each block but the last, which may have fewer."""
+    """Rows of each block but the last, which may have fewer: more than any element has, if that is
+    one block."""
     splits: int
     """Tasks of a batch element."""
     runs: int
@@ -28,31 +30,34 @@ class AttentionBlocks(NamedTuple):
 
 
 def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
-    """Blocks whose scores stay in L2, and enough tasks for all workers."""
+    """Blocks whose scores stay in L2, and enough tasks for all workers. They are those of all
+    problems whose rows, and vectors of keys, are in the same coarse ranges."""
     library, tuning = planner.library, planner.library.hardware.tuning
     elements, workers = problem.elements, problem.workers
     main = planner.cover(library.widths[0], False, problem.depth)[1].main
-    steps = -(-problem.steps // library.lanes) * library.lanes
+    rows = middle(problem.rows)
+    steps = middle(-(-problem.steps // library.lanes)) * library.lanes
     l2_bytes = library.hardware.l2_bytes
     score_row = max(steps, 1) * library.types.c.itemsize
     tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
     # More rows do not make better use of a panel that is in L2.
     tiles = min(tiles, tuning.max_block_row_tiles)
     if problem.offset is not None:
-        tiles = min(tiles, problem.rows // (main * tuning.causal_blocks))
+        tiles = min(tiles, rows // (main * tuning.causal_blocks))
     tiles = max(tiles, 1)
-    groups = elements // problem.sharing
+    groups = problem.groups
     # Heads that share k and v stay with one worker where their groups divide evenly or are many;
     # otherwise batch elements are split.
     enough = tuning.attention_tasks_per_worker * workers
     even = groups % workers == 0 or groups >= enough
     splits = 1
     if not even and elements < enough:
-        all_tiles = -(-problem.rows // main)
+        all_tiles = -(-rows // main)
         splits = min(-(-enough // elements), all_tiles)
         tiles = min(tiles, all_tiles // splits)
     runs = groups if even else elements * splits
-    return AttentionBlocks(min(main * tiles, problem.rows), splits, runs)
+    block = main * tiles
+    return AttentionBlocks(block if block < rows else after_coarse(rows) - 1, splits, runs)
 
 
 def attention_estimate(
