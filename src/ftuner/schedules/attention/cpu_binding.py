@@ -125,14 +125,14 @@ def attention_plan(
     padded_steps = (after_coarse(-(-problem.steps // lanes)) - 1) * lanes
     packed_steps = library.types.depth(padded_steps)
     padded_columns = columns - columns % nr + tail_v * lanes
-    block, splits, runs = attention_blocks(products.planner, problem)
+    block, tile, splits, runs = attention_blocks(products.planner, problem)
     dims = [0] * Attention.AXES
     dims[Attention.DEPTH] = depth
     dims[Attention.COLUMNS] = columns
     for slot, bits in _constants(softmax, library.types.c.name):
         dims[slot] = bits
     dims[Attention.SPLITS] = splits
-    dims[Attention.BLOCK] = block
+    dims[Attention.BLOCK], dims[Attention.TILE] = block, tile
     dims[Attention.PACK] = products.kernels.runtime.pack_addresses[moved_as(library.types.a)]
     # The last panel of k is twice as long before it is rounded to words of two numbers.
     k_columns = padded_steps + nr * (library.types.a.numbers - 1)
@@ -386,7 +386,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
             + (SOFTMAX_OPERATIONS + masked + 2 * capped) * scores
         )
         flops += elements * rows * columns
-        block, splits, _ = attention_blocks(planner, problem)
+        block, _, splits, _ = attention_blocks(planner, problem)
         plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
         return StepReport(plan, StepCost(flops, reads, writes, estimate))
 

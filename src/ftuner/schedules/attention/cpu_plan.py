@@ -20,8 +20,9 @@ class AttentionBlocks(NamedTuple):
     """How the rows of a batch element are cut."""
 
     rows: int
-    """Rows of each block but the last, which may have fewer: more than any element has, if that is
-    one block."""
+    """Rows of each block of a task but the last, which may have fewer."""
+    tile: int
+    """Rows of a row tile: tasks begin at multiples of it."""
     splits: int
     """Tasks of a batch element."""
     runs: int
@@ -35,7 +36,7 @@ def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBl
     library, tuning = planner.library, planner.library.hardware.tuning
     elements, workers = problem.elements, problem.workers
     main = planner.cover(library.widths[0], False, problem.depth)[1].main
-    rows = middle(problem.rows)
+    rows, last = middle(problem.rows), after_coarse(problem.rows) - 1
     steps = middle(-(-problem.steps // library.lanes)) * library.lanes
     l2_bytes = library.hardware.l2_bytes
     score_row = max(steps, 1) * library.types.c.itemsize
@@ -52,12 +53,11 @@ def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBl
     even = groups % workers == 0 or groups >= enough
     splits = 1
     if not even and elements < enough:
-        all_tiles = -(-rows // main)
-        splits = min(-(-enough // elements), all_tiles)
-        tiles = min(tiles, all_tiles // splits)
+        splits = min(-(-enough // elements), -(-last // main))
     runs = groups if even else elements * splits
-    block = main * tiles
-    return AttentionBlocks(block if block < rows else after_coarse(rows) - 1, splits, runs)
+    # No task has more rows.
+    most = min(-(-last // (main * splits)) * main, last)
+    return AttentionBlocks(min(main * tiles, most), main, splits, runs)
 
 
 def attention_estimate(
@@ -72,5 +72,6 @@ def attention_estimate(
     types, width = library.types, library.widths[0]
     ukernels = AttentionUKernels(types.c, library.lanes, width, types.a.numbers, covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
-    block_rows, splits, _ = attention_blocks(planner, problem)
-    return AttentionCost(machine, ukernels, problem, layout, block_rows, splits).terms(bytes_moved)
+    block_rows, tile, splits, _ = attention_blocks(planner, problem)
+    cost = AttentionCost(machine, ukernels, problem, layout, block_rows, tile, splits)
+    return cost.terms(bytes_moved)

@@ -20,7 +20,7 @@ from ftuner.core.dim import Dim, ceil_quotient, maximum
 from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
 from ftuner.core.product import product_types
-from ftuner.core.ranges import FINE_BITS, after_coarse, coarse_start, middle
+from ftuner.core.ranges import after_coarse, coarse_start, middle
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.step import Machine, StepCost
@@ -277,11 +277,9 @@ class WinogradChoice(NamedTuple):
         return _plan(self, self.problem(tiles, self.outputs, positions, workers))
 
     def blocks(self, middles: Sequence[int], plan: WinogradPlan, workers: int) -> int:
-        tiles, planned = middles[0], plan.blocks.tiles
-        # Blocks are at most an eighth larger than planned, and all workers have as many.
-        last, most = after_coarse(tiles) - 1, planned + (planned >> FINE_BITS)
-        number = max(-(-tiles // planned), -(-last // (most * workers)) * workers)
-        return min(number, coarse_start(tiles))
+        # All workers have as many.
+        each = -(-middles[0] // (plan.blocks.tiles * workers))
+        return min(each * workers, coarse_start(middles[0]))
 
 
 @lru_cache(maxsize=4096)
