@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from ftuner.core.ranges import (
     COARSE_BITS,
     EXACT,
+    FEW,
     FINE_BITS,
     MANY,
     after_coarse,
     after_fine,
     bounds,
     coarse_middle,
+    coarse_start,
     fine_start,
     middle,
 )
@@ -42,9 +44,10 @@ def test_a_coarse_range_has_one_middle(extent: int) -> None:
     found = coarse_middle(extent)
     assert coarse_middle(found) == found
     assert 5 * abs(found - extent) <= max(found, 1)
-    assert middle(extent) == (extent if extent < EXACT else found)
-    end = after_coarse(extent)
-    assert extent < end == after_coarse(middle(extent))
+    assert middle(extent) == (extent if extent < FEW else found)
+    start, end = coarse_start(extent), after_coarse(extent)
+    assert start <= extent < end == after_coarse(middle(extent))
+    assert coarse_start(middle(extent)) == start == after_coarse(start - 1)
     assert middle(end - 1) == middle(extent) < middle(end)
 
 

@@ -24,6 +24,7 @@ from ftuner.graph.ir import Array, Graph, Value, building
 from ftuner.graph.passes.pipeline import definitions
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.task_groups import TaskGroups
 from ftuner.runtime.reference import run_reference
 from ftuner.tasks import Out, f32, lanes, split, worker, workers
 from ftuner.tasks.check import TOLERANCES
@@ -66,6 +67,23 @@ def test_both_neighbours_are_computed_in_loads_and_stores(backend: CpuBackend) -
     model = agree(builder.graph([x, scale, other], [("y", y)]), backend)
     assert titles(model) == ["multiply + softmax_rows + add + tanh"]
     assert "softmax_rows" in str(model.explain(x=(3, 5), s=(5,), o=(3, 5)))
+
+
+def test_new_extents_within_ranges_decide_nothing(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Panels have room for all extents of a range."""
+    builder = Builder()
+    a, b = (builder.input(n, FLOAT32, s) for n, s in (("a", (M, N)), ("b", (N, 7))))
+    with builder.writing():
+        y = packed_matmul(a, b)
+    graph = builder.graph([a, b], [("y", y)])
+    model = compiled(graph, widest, Options(threads=2))
+    for n in (44, 45):
+        arrays = arrays_of(graph, 64, n, 0)
+        (found,) = model.run({"a": arrays[0], "b": arrays[1]})
+        np.testing.assert_allclose(found, arrays[0] @ arrays[1], rtol=2e-5, atol=2e-6)
+        monkeypatch.setattr(TaskGroups, "_bound", None)
 
 
 def test_what_would_be_computed_again_is_a_step_of_its_own(widest: CpuBackend) -> None:

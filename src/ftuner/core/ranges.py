@@ -12,6 +12,8 @@ from ftuner.errors import ShapeError
 EXACT = 32
 """Extents below are fine ranges of their own: each number of rows within a row tile has its own
 plan."""
+FEW = 8
+"""Extents below are coarse ranges of their own."""
 FINE_BITS, COARSE_BITS = 3, 1
 """Binary logarithms of the ranges in an octave. Assumed: estimates differ less within a range of an
 eighth of an octave than they err. Coarse ranges are for decisions by several extents at once, which
@@ -40,13 +42,23 @@ def _fine_shift(extent: int) -> int:
 
 def middle(extent: int) -> int:
     """An extent in the middle of a coarse range; of few ones the extent itself."""
-    return extent if extent < EXACT else coarse_middle(extent)
+    return extent if extent < FEW else coarse_middle(extent)
+
+
+def coarse_start(extent: int) -> int:
+    """The first extent of those that have the `middle` of an extent."""
+    shift = _coarse_shift(extent)
+    return extent >> shift << shift
 
 
 def after_coarse(extent: int) -> int:
     """The first extent after those that have the `middle` of an extent."""
-    shift = 0 if extent < EXACT else extent.bit_length() - 1 - COARSE_BITS
+    shift = _coarse_shift(extent)
     return (extent >> shift) + 1 << shift
+
+
+def _coarse_shift(extent: int) -> int:
+    return 0 if extent < FEW else extent.bit_length() - 1 - COARSE_BITS
 
 
 def coarse_middle(extent: int) -> int:

@@ -8,6 +8,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, maximum
 from ftuner.core.evaluation import Renaming, evaluate
 from ftuner.core.frozen import dataclass
+from ftuner.core.ranges import after_coarse
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost
 from ftuner.hardware.isa import instruction_set
@@ -22,7 +23,7 @@ from ftuner.runtime.cpu.step_kind import (
     StepReport,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks
+from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
 from ftuner.tasks.program import WORKERS, Program
@@ -40,12 +41,18 @@ class ScheduledTask(Task):
     def bind(
         self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        shares, size = (values[number] for number in self.dims)
-        chunks = min(shares, most_chunks(workers, hardware))
-        return BoundTask(workers, chunks, shares, False, (size,), workers * size, 0, None)
+        shares, size = self.dims
+        chunks = min(values.fine[shares], most_chunks(workers, hardware))
+        # Memory is for all panels of a coarse range.
+        reserved = workers * (after_coarse(values.middle[size]) - 1)
+        return BoundTask(workers, chunks, 0, False, (0,), reserved, 0, None)
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        return PlanKey(ScheduledTask, self.dims)
+        shares, size = self.dims
+        return PlanKey(ScheduledTask, fine=(shares,), middle=(size,))
+
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        return tuple(Field(place, dim, 1) for place, dim in zip((-1, 0), self.dims, strict=True))
 
 
 @dataclass(frozen=True)

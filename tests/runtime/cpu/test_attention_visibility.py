@@ -21,14 +21,16 @@ from tests.runtime.cpu.attention_cases import (
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dim import Dim, symbol
 from ftuner.core.dtype import BOOL, DTYPES, FLOAT32, DType
+from ftuner.core.evaluation import evaluate
+from ftuner.core.index_expr import Operand
 from ftuner.core.product import product_types
 from ftuner.graph.ir import Graph
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
-from ftuner.runtime.shapes.layout import StridedArray
-from ftuner.schedules.attention.cpu_binding import attention_plan, problem_of
-from ftuner.schedules.attention.cpu_record import Attention
+from ftuner.schedules.attention.cpu_binding import AttentionDims
+from ftuner.schedules.attention.cpu_cost import AttentionProblem
+from ftuner.schedules.attention.cpu_plan import attention_blocks
 
 B, H, G, D, E, P = (symbol(name) for name in "BHGDEP")
 LOWEST = float(np.finfo(np.float32).min)
@@ -259,14 +261,16 @@ def record_of(
 ) -> list[int]:
     """The extents that the kernel reads, and the tasks and runs of them, for heads that share k."""
     h, g, s, t = shape
-    q = StridedArray((h, g, s, 16), (64 * s * g, 64 * s, 64, 4), 4)
-    k = StridedArray((h, g, 16, t), (64 * t, 0, 4, 64), 4)
-    v = StridedArray((h, g, t, 16), (64 * t, 0, 64, 4), 4)
-    products = backend.products(product_types(FLOAT32))
-    problem = problem_of(q, k, v, causal, workers)
-    plan = attention_plan(products, AttentionSoftmax(SCALE), problem)
-    rows, splits = (plan.slots[slot] for slot in (Attention.ROWS, Attention.SPLITS))
-    return [rows, problem.steps, splits, plan.tasks, plan.runs]
+    q = Operand(FLOAT32, (h, g, s, 16), (16 * s * g, 16 * s, 16, 1))
+    k = Operand(FLOAT32, (h, g, 16, t), (16 * t, 0, 1, 16))
+    v = Operand(FLOAT32, (h, g, t, 16), (16 * t, 0, 16, 1))
+    found = (evaluate(dim, {}) for dim in AttentionDims.of(q, k, v, causal))
+    as_rows, elements, groups, rows, steps = found
+    offset = None if as_rows else causal
+    problem = AttentionProblem(elements, groups, rows, 16, steps, 16, offset, workers)
+    planner = backend.products(product_types(FLOAT32)).planner
+    *_, splits, runs = attention_blocks(planner, problem)
+    return [rows, steps, splits, elements * splits, runs]
 
 
 def test_heads_of_one_position_are_rows(widest: CpuBackend) -> None:

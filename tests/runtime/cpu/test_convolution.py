@@ -12,6 +12,7 @@ from tests.runtime.convolutions import REDUCTIONS, Convolution, Reduction, name_
 from ftuner.core.dtype import DTYPES
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.task_groups import TaskGroups
 from ftuner.runtime.model import Model
 from ftuner.schedules.convolution.step import ConvolutionStep
 from ftuner.schedules.depthwise.step import DepthwiseStep
@@ -123,6 +124,35 @@ def test_winograd_equals_the_reference(
     assert step_types(model) == [WinogradStep, ConvolutionStep] * case.groups
     for images, spatial in product((1, 3), [(1, 3), (3, 4), (8, 8), (9, 30), (17, 13)]):
         check(model, case, images, *spatial)
+    winograd_steps._plan.cache_clear()
+
+
+@pytest.mark.usefixtures("_lines_win")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("case", "pictures"),
+    [
+        # Tiles are 96 to 127.
+        (WINOGRAD[0], [(40, 40), (44, 36), (41, 40), (39, 43), (48, 32)]),
+        # Rows of the result are 16 to 23, lines 8 to 11.
+        (LINES[0], [(40, 100), (46, 92), (33, 108), (31, 73)]),
+    ],
+    ids=["tiles", "lines"],
+)
+def test_a_new_picture_within_ranges_decides_nothing(
+    widest: CpuBackend, monkeypatch: pytest.MonkeyPatch, case: Convolution,
+    pictures: list[tuple[int, int]], threads: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(
+        winograd_steps, "faster_winograd", lambda planner, _, *rest: winograd_plan(planner, *rest)
+    )
+    winograd_steps._plan.cache_clear()
+    model = Model(case.graph(), widest, Options(threads=threads))
+    first, *others = pictures
+    check(model, case, 1, *first)
+    monkeypatch.setattr(TaskGroups, "_bound", None)
+    for picture in others:
+        check(model, case, 1, *picture)
     winograd_steps._plan.cache_clear()
 
 

@@ -13,6 +13,8 @@ from tests.runtime.cpu.test_attention_visibility import P, graph_of, inputs_of
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32, INT64
+from ftuner.core.ranges import coarse_start
+from ftuner.core.recurrence import Activation, Cell
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.planner.cpu.planner import Planner
 from ftuner.runtime.backend import Options
@@ -21,6 +23,7 @@ from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.program import MAX_FILLS
 from ftuner.runtime.cpu.task_groups import MAX_GROUPS, TaskGroups
 from ftuner.runtime.model import Model
+from ftuner.runtime.reference import run_reference
 
 DECODERS = (Decoder(), Decoder(heads=4, shared=2), Decoder(layers=5, layout="columns"))
 RANGE = 64
@@ -85,6 +88,63 @@ def test_a_second_text_plans_nothing_at_other_lengths(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+def test_a_whole_text_within_a_range_plans_nothing(
+    threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its positions is a row and a key."""
+    model = Model(graph_of(AttentionSoftmax(SCALE, T - S)), widest, Options(threads=threads))
+    planned = Planned(monkeypatch)
+    for length in range(1, 4 * RANGE):
+        planned.length = length
+        feeds = inputs_of((2, 3, length, length, 16, 24))
+        (found,) = model.run(feeds)
+        assert_attention(
+            found, feeds["q"], feeds["k"], feeds["v"], None, AttentionSoftmax(SCALE, 0)
+        )
+    lanes = widest.kernels.isa.lanes(FLOAT32)
+    borders = {n for n in range(4 * RANGE) if n % lanes in (0, 1) or n == coarse_start(n)}
+    assert set(planned.lengths) <= borders
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_recurrent_layer_plans_no_length(
+    threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are counted for each of them."""
+    sigmoid, tanh = Activation("sigmoid"), Activation("tanh")
+    g = Maker()
+    x, past = g.given("x", S, 3, 64), g.given("past", T, 3, 64)
+    cell = Cell("lstm", (sigmoid, tanh, tanh))
+    both = g.add("concat", past, x, axis=0)
+    y, *_ = g.add_many("recurrence", both, g.weight(64, 16), cell=cell)
+    graph = g.graph(g.inputs, [("y", y)])
+    model = Model(graph, widest, Options(threads=threads))
+    rng = np.random.default_rng(0)
+    planned = Planned(monkeypatch)
+    for length in range(1, 20):
+        feeds = [rng.uniform(-1, 1, (n, 3, 64)).astype(np.float32) for n in (length, 5)]
+        (found,) = model.run(dict(zip(("x", "past"), feeds, strict=True)))
+        (expected,) = run_reference(graph, feeds)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert bool(planned.lengths) == (length == 1)
+        planned.lengths.clear()
+
+
+def test_many_texts_plan_nothing(widest: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that are enough for the workers are cut alike."""
+    model = Model(graph_of(AttentionSoftmax(SCALE, None)), widest, Options(threads=2))
+    hardware = widest.hardware
+    most = hardware.tuning.chunks_per_worker * hardware.cores
+    planned = Planned(monkeypatch)
+    for heads in range(most, most + 4):
+        planned.length = heads
+        feeds = inputs_of((heads, 1, 9, 11, 4, 4))
+        (found,) = model.run(feeds)
+        assert_attention(found, feeds["q"], feeds["k"], feeds["v"])
+    assert set(planned.lengths) == {most}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 def test_experts_do_not_plan_each_length(
     threads: int, widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +177,9 @@ def test_experts_do_not_plan_each_length(
     assert planned.lengths == []
     check(7, 90)
     assert planned.lengths
+    planned.lengths.clear()
+    check(6, 90)
+    assert planned.lengths == []
 
 
 @pytest.mark.each_value

@@ -54,3 +54,11 @@ def test_terms(recorded: CpuHardware) -> None:
     assert seconds(recorded.name, problem, PLAIN._replace(k_copies=True)) < whole
     if recorded.cores > 1:
         assert seconds(recorded.name, problem._replace(workers=2)) < whole
+
+
+@pytest.mark.parametrize("name", ["epyc-milan-2", "core-i7-8700"])
+def test_two_workers_share_one_head(name: str) -> None:
+    """Near evenly, however many rows it has: tasks are cut by row tiles, not by blocks."""
+    for rows in range(100, 300, 7):
+        alone, shared = (seconds(name, plain(1, rows, 64, rows, 64, n)) for n in (1, 2))
+        assert shared < 0.8 * alone, rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,11 +15,13 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.cpu.tile import PACKED, ROW
-from ftuner.core.dim import ceil_quotient, maximum, minimum, remainder
+from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, remainder
 from ftuner.core.dtype import DType, moved_as
 from ftuner.core.evaluation import evaluate
 from ftuner.core.frozen import dataclass
+from ftuner.core.index_expr import Operand
 from ftuner.core.product import product_types
+from ftuner.core.ranges import after_coarse
 from ftuner.core.units import count
 from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.steps import Step
@@ -43,7 +44,7 @@ from ftuner.runtime.cpu.step_kind import (
     touched,
 )
 from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, most_chunks, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.attention.cpu_cost import AttentionLayout, AttentionProblem
@@ -56,13 +57,53 @@ SOFTMAX_OPERATIONS = 5
 """Operations on a score: scale, maximum, difference, power, sum. A cap is two more."""
 
 
+class AttentionDims(NamedTuple):
+    """What decides how an attention is cut: dims, or their values."""
+
+    as_rows: Dim
+    """1 where heads of one position that share k and v are rows of one product, because all of them
+    see all keys that any sees; 0 elsewhere."""
+    elements: Dim
+    """As in `AttentionProblem`, as are the next three."""
+    groups: Dim
+    rows: Dim
+    steps: Dim
+
+    @classmethod
+    def of(cls, q: Operand, k: Operand, v: Operand, offset: Dim | None) -> AttentionDims:
+        """Those of operands that all have the same batch axes; `offset` is the value of
+        `AttentionSoftmax.causal`."""
+        *batch, rows, _ = q.shape
+        steps = v.shape[-2]
+        if offset is not None:
+            # Keys that no row sees are left out.
+            steps = maximum(minimum(steps, rows + offset), 0)
+        # Along each batch axis 1 if k or v differ, else 0.
+        pairs = zip(k.strides[:-2], v.strides[:-2], strict=True)
+        differ = [maximum(*(minimum(maximum(s, -s), 1) for s in pair)) for pair in pairs]
+        as_rows: Dim = 0
+        elements, groups, apart = product(batch), product(()), as_rows
+        for extent, differs in zip(reversed(batch), reversed(differ), strict=True):
+            # Outside of an axis along which they differ, k and v are not shared.
+            apart = maximum(apart, differs * minimum(maximum(extent - 1, 0), 1))
+            groups = groups * (1 + apart * (extent - 1))
+        if batch:
+            one_row = minimum(rows, 1) - minimum(maximum(rows - 1, 0), 1)
+            as_rows = one_row * (1 - differ[-1])
+            more = as_rows * (batch[-1] - 1)
+            elements = product(batch[:-1]) * (batch[-1] - more)
+            rows = rows + more
+        return cls(as_rows, elements, groups, rows, steps)
+
+
 class AttentionPlan(NamedTuple):
-    """How an attention is cut and covered."""
+    """How attentions of a range are cut and covered."""
 
     slots: tuple[int, ...]
-    """The slots of `cpu_record.Attention` before the batch axes. What counts keys, strides and
-    the address of the workspace are 0."""
-    tasks: int
+    """The slots of `cpu_record.Attention` before the batch axes. What is no part of the plan is
+    0."""
+    splits: int
+    """Tasks of a batch element."""
     runs: int
     """Runs of consecutive tasks, which chunks do not divide. The tasks of a run share k and v,
     where there are enough such runs."""
@@ -70,65 +111,40 @@ class AttentionPlan(NamedTuple):
     """Each worker's part of the workspace."""
 
 
-def heads_are_rows(q: StridedArray, k: StridedArray, v: StridedArray) -> bool:
-    """Whether heads of one position that share k and v become rows of one product: all of them see
-    all keys that any sees."""
-    return q.shape[-2] == 1 and len(q.shape) > 2 and k.strides[-3] == v.strides[-3] == 0
-
-
-def problem_of(
-    q: StridedArray, k: StridedArray, v: StridedArray, offset: int | None, workers: int
-) -> AttentionProblem:
-    """What is planned. All arrays have the same batch axes; `offset` is the value of
-    `AttentionSoftmax.causal`."""
-    steps, columns = v.shape[-2:]
-    if offset is not None:
-        # Keys that no row sees are left out.
-        steps = max(min(steps, q.shape[-2] + offset), 0)
-    if heads_are_rows(q, k, v):
-        q, offset = _heads_as_rows(q), None
-    *batch, rows, depth = q.shape
-    elements, sharing = math.prod(batch), _sharing(batch, k, v)
-    return AttentionProblem(elements, sharing, rows, depth, steps, columns, offset, workers)
-
-
 def attention_plan(
-    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem
+    products: Products, softmax: AttentionSoftmax, problem: AttentionProblem, tail_k: int
 ) -> AttentionPlan:
-    """The plan of a problem, for all numbers of keys that fill as many vectors."""
+    """The plan of all problems whose rows, and vectors of keys, are in the coarse ranges of one, if
+    `tail_k` vectors of keys are left beside full panels."""
     library = products.compiled.library
-    elements, _, rows, depth, steps, columns, _, _ = problem
+    depth, columns = problem.depth, problem.columns
     size, lanes = library.types.c.itemsize, library.lanes
     width = library.widths[0]
     nr = width * lanes
-    tail_k = -(-(steps % nr) // lanes)
     tail_v = -(-(columns % nr) // lanes)
-    padded_steps = -(-steps // lanes) * lanes
+    # Memory is for the last keys of their range.
+    padded_steps = (after_coarse(-(-problem.steps // lanes)) - 1) * lanes
     packed_steps = library.types.depth(padded_steps)
     padded_columns = columns - columns % nr + tail_v * lanes
-    score_row = padded_steps * size
-    block, splits, runs = attention_blocks(products.planner, problem)
+    block, tile, splits, runs = attention_blocks(products.planner, problem)
     dims = [0] * Attention.AXES
-    dims[Attention.ROWS] = rows
     dims[Attention.DEPTH] = depth
     dims[Attention.COLUMNS] = columns
     for slot, bits in _constants(softmax, library.types.c.name):
         dims[slot] = bits
     dims[Attention.SPLITS] = splits
-    dims[Attention.BLOCK] = block
-    dims[Attention.SCORE_ROW] = score_row
+    dims[Attention.BLOCK], dims[Attention.TILE] = block, tile
     dims[Attention.PACK] = products.kernels.runtime.pack_addresses[moved_as(library.types.a)]
     # The last panel of k is twice as long before it is rounded to words of two numbers.
     k_columns = padded_steps + nr * (library.types.a.numbers - 1)
     v_offset = aligned(k_columns * depth * size + SLACK_BYTES)
     scores_offset = v_offset + aligned(padded_columns * packed_steps * size + SLACK_BYTES)
-    sums_offset = scores_offset + aligned(block * score_row + SLACK_BYTES)
+    sums_offset = scores_offset + aligned(block * padded_steps * size + SLACK_BYTES)
     worker_bytes = sums_offset + aligned(block * size)
     dims[Attention.WORKER_BYTES] = worker_bytes
     dims[Attention.V_OFFSET] = v_offset
     dims[Attention.SCORES_OFFSET] = scores_offset
     dims[Attention.SUMS_OFFSET] = sums_offset
-    dims[Attention.STEP_PADDED] = tail_k * lanes
     dims[Attention.COLUMN_PADDED] = tail_v * lanes
     dims[Attention.PANEL] = nr
     panels = (width, False, depth), (tail_k, True, depth), (tail_v, True, packed_steps)
@@ -139,7 +155,7 @@ def attention_plan(
         else:
             # Read, and not used.
             dims[slot] = dims[Attention.COVERS]
-    return AttentionPlan(tuple(dims), elements * splits, runs, worker_bytes)
+    return AttentionPlan(tuple(dims), splits, runs, worker_bytes)
 
 
 @lru_cache(maxsize=256)
@@ -163,17 +179,6 @@ def _heads_as_rows(x: StridedArray) -> StridedArray:
     )
 
 
-def _sharing(batch: Sequence[int], k: StridedArray, v: StridedArray) -> int:
-    """Number of consecutive batch elements that have the same k and v."""
-    count = 1
-    axes = zip(batch, k.strides[:-2], v.strides[:-2], strict=True)
-    for extent, *strides in reversed(tuple(axes)):
-        if extent > 1 and any(strides):
-            break
-        count *= extent
-    return count
-
-
 def _bits(number: float) -> int:
     """The bits of a float64 as an integer."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
@@ -191,54 +196,68 @@ class AttentionTask(Task):
     products: Products
     softmax: AttentionSoftmax
     """Without its limit on keys."""
-    offset: int
-    """The number of the dim of that limit, or -1 if there is none."""
+    causal: bool
+    exact: tuple[int, ...]
+    """The numbers of dims that decide the plan: `AttentionDims.as_rows`, elements and groups as far
+    as they decide, depth, columns, and vectors of keys beside full panels."""
+    ranges: tuple[int, int]
+    """Of those that decide by their coarse ranges: rows, and vectors of keys."""
+    elements: int
+    """The number of a dim, as are the next two."""
     steps: int
-    """The number of the dim that counts the keys that any row sees."""
-    deciding: tuple[int, ...]
-    """The numbers of the dims that decide the plan."""
+    limit: int
+    """Of the limit on keys; of `steps` if there is none."""
     layouts: tuple[int, ...]
     """The numbers of the layouts of q, k, v, the mask and the sinks if there are any, and the
     result."""
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        q, k, v, *_, out = [layouts.strided(n, values) for n in self.layouts]
-        slots = _record_slots(len(out.shape) - 2)
-        if 0 in out.shape:
+        as_rows, elements, groups, depth, columns, tail = (values[n] for n in self.exact)
+        rows, vectors = (values.middle[n] for n in self.ranges)
+        slots = _record_slots(len(layouts.numbered(self.layouts[0]).shape) - 2)
+        if not elements or not rows or not columns:
             return nothing_to_do(workers, slots)
-        offset = None if self.offset < 0 else values[self.offset]
-        problem = problem_of(q, k, v, offset, workers)
-        plan = attention_plan(self.products, self.softmax, problem)
+        steps = vectors * self.products.compiled.library.lanes
+        offset = 0 if self.causal and not as_rows else None
+        problem = AttentionProblem(elements, groups, rows, depth, steps, columns, offset, workers)
+        plan = attention_plan(self.products, self.softmax, problem, tail)
         return BoundTask(
             workers,
             min(plan.runs, most_chunks(workers, hardware)),
-            plan.tasks,
+            0,
             False,
             (*plan.slots, *(0,) * (slots - len(plan.slots))),
             workers * plan.worker_bytes,
             plan.worker_bytes,
             None,
-            int(heads_are_rows(q, k, v)),
+            2 * plan.splits + as_rows,
         )
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        forms, _ = layouts.plan_key(self.layouts)
-        # Of the value of `causal` binding reads no more than `steps`.
-        form = replace(self, offset=min(self.offset, 0), steps=0, deciding=(), layouts=())
-        return PlanKey((form, forms), self.deciding)
+        axes = len(layouts.numbered(self.layouts[0]).shape)
+        form = replace(self, exact=(), ranges=(0, 0), elements=0, steps=0, limit=0, layouts=())
+        return PlanKey((form, axes), self.exact, middle=self.ranges)
 
     def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
-        """Variant 1: heads are rows."""
-        as_rows = variant == 1
+        """Variants: twice the tasks of a batch element, and 1 more where heads are rows."""
+        splits, as_rows = divmod(variant, 2)
         q, k, v, *optional, out = [layouts.numbered(n) for n in self.layouts]
         if as_rows:
             q, *optional, out = [_heads_as_rows(x) for x in (q, *optional, out)]
         sinks = optional.pop() if self.softmax.sinks else None
         mask = optional.pop() if optional else None
-        limit = self.steps if as_rows or self.offset < 0 else self.offset
-        found = [Field(Attention.STEPS, self.steps, 1), Field(Attention.CAUSAL, limit, 1)]
+        limit = self.steps if as_rows else self.limit
+        library, (rows, vectors) = self.products.compiled.library, self.ranges
+        found = [
+            Field(-1, self.elements, splits),
+            Field(Attention.ROWS, rows, 1),
+            Field(Attention.STEPS, self.steps, 1),
+            Field(Attention.CAUSAL, limit, 1),
+            Field(Attention.SCORE_ROW, vectors, library.lanes * library.types.c.itemsize),
+            Field(Attention.STEP_PADDED, self.exact[-1], library.lanes),
+        ]
 
         def stride(index: int, x: StridedArray | None, axis: int) -> None:
             if x is not None:
@@ -276,25 +295,27 @@ class CompiledAttention(CompiledStep):
         records.planned_tasks(self._task(records), range(dims, dims + slots))
 
     def _task(self, records: RecordLayout) -> AttentionTask:
-        step, library = self.step, self.products.compiled.library
+        step, library, dims = self.step, self.products.compiled.library, records.dims
         causal, lanes = step.softmax.causal, library.lanes
-        *batch, rows, depth = step.q.shape
-        keys, columns = step.v.shape[-2:]
-        steps = keys if causal is None else maximum(minimum(keys, rows + causal), 0)
-        # Of strides, only whether elements share k and v.
-        strides = [s for x in (step.k, step.v) for s in x.layout.strides[:-2]]
-        deciding = (
-            *batch, rows, depth, columns, *(minimum(stride, 1) for stride in strides),
-            ceil_quotient(steps, lanes),
-            ceil_quotient(remainder(steps, library.widths[0] * lanes), lanes),
+        found = AttentionDims.of(step.q.layout, step.k.layout, step.v.layout, causal)
+        tuning, steps = library.hardware.tuning, dims.number(found.steps)
+        # More elements, or groups, are enough for all workers.
+        tasks = max(tuning.attention_tasks_per_worker, tuning.chunks_per_worker)
+        most = tasks * library.hardware.cores
+        tail = remainder(found.steps, library.widths[0] * lanes)
+        exact = (
+            found.as_rows, minimum(found.elements, most), minimum(found.groups, most),
+            step.q.shape[-1], step.v.shape[-1], ceil_quotient(tail, lanes),
         )  # fmt: skip
-        dims = records.dims
         return AttentionTask(
             self.products,
             replace(step.softmax, causal=None),
-            -1 if causal is None else dims.number(causal),
-            dims.number(steps),
-            dims.numbers(deciding),
+            causal is not None,
+            dims.numbers(exact),
+            (dims.number(found.rows), dims.number(ceil_quotient(found.steps, lanes))),
+            dims.number(found.elements),
+            steps,
+            steps if causal is None else dims.number(causal),
             tuple(records.layouts.number(view.layout) for view in step.views),
         )
 
@@ -348,21 +369,25 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
         need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         limit = step.softmax.causal
-        offset = None if limit is None else evaluate(limit, extents)
-        problem = problem_of(q, k, v, offset, machine.workers)
+        dims = AttentionDims.of(step.q.layout, step.k.layout, step.v.layout, limit)
+        as_rows, elements, groups, rows, keys = (evaluate(dim, extents) for dim in dims)
+        offset = None if limit is None or as_rows else evaluate(limit, extents)
+        problem = AttentionProblem(
+            elements, groups, rows, q.shape[-1], keys, v.shape[-1], offset, machine.workers
+        )
         masked, capped = step.mask is not None, bool(step.softmax.softcap)
         layout = AttentionLayout(
             masked, k.strides[-1] == k.itemsize, v.strides[-1] == v.itemsize, capped
         )
         estimate = attention_estimate(planner, problem, layout, reads + writes)
-        elements, rows, columns = problem.elements, problem.rows, problem.columns
+        columns = problem.columns
         scores = elements * sum(problem.seen(row + 1) for row in range(rows))
         flops = (
             2 * scores * (problem.depth * step.q.layout.dtype.numbers + columns)
             + (SOFTMAX_OPERATIONS + masked + 2 * capped) * scores
         )
         flops += elements * rows * columns
-        block, splits, _ = attention_blocks(planner, problem)
+        block, _, splits, _ = attention_blocks(planner, problem)
         plan = f"blocks of {count(block, 'row')}, {count(elements * splits, 'task')}"
         return StepReport(plan, StepCost(flops, reads, writes, estimate))
 

@@ -8,6 +8,7 @@ rows, and a softmax between them; k and v are packed first. The terms are those 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,8 +24,8 @@ class AttentionProblem(NamedTuple):
     (steps, columns)."""
 
     elements: int
-    sharing: int
-    """Consecutive elements that have the same k and v."""
+    groups: int
+    """Runs of consecutive elements that have the same k and v."""
     rows: int
     depth: int
     """In steps of k of the product that gives the scores: numbers, or words of them."""
@@ -80,33 +81,43 @@ class AttentionCost:
 
     def __init__(
         self, machine: Machine, ukernels: AttentionUKernels, problem: AttentionProblem,
-        layout: AttentionLayout, block_rows: int, splits: int,
+        layout: AttentionLayout, block_rows: int, tile: int, splits: int,
     ) -> None:  # fmt: skip
-        """`block_rows`: rows of a block; `splits`: tasks of a batch element."""
+        """`block_rows`: rows of a block; `tile`: of a row tile; `splits`: tasks of a batch
+        element."""
         self._machine, self._ukernels = machine, ukernels
         self._problem, self._layout = problem, layout
-        self._block_rows, self._splits = block_rows, splits
+        self._block_rows, self._tile, self._splits = block_rows, tile, splits
 
     def terms(self, bytes_moved: int) -> Estimate:
         """The terms of the busiest worker; `bytes_moved` by all workers together."""
         problem, block, splits = self._problem, self._block_rows, self._splits
         tasks = problem.elements * splits
         mine = -(-tasks // problem.workers)
-        blocks = -(-problem.rows // block)
+        tiles = -(-problem.rows // self._tile)
         # Batch elements of the busiest worker: whole ones, and the largest tasks of one more.
         whole_elements, more = divmod(mine, splits)
-        parts = (bounds(blocks, splits, i) for i in range(splits))
-        largest = max(min(end * block, problem.rows) - begin * block for begin, end in parts)
+        parts = [
+            tuple(min(bound * self._tile, problem.rows) for bound in bounds(tiles, splits, i))
+            for i in range(splits)
+        ]
+        largest = max(end - begin for begin, end in parts)
         busiest = whole_elements + min(more * largest / problem.rows, 1.0)
-        cut = [(begin, min(begin + block, problem.rows)) for begin in range(0, problem.rows, block)]
+        cut = [
+            (top, min(top + block, end)) for begin, end in parts for top in range(begin, end, block)
+        ]
         if problem.offset is None:
-            # All blocks are alike but the last.
-            cycles = [self._block(block, problem.steps)] * (len(cut) - 1)
-            cycles.append(self._block(cut[-1][1] - cut[-1][0], problem.steps))
+            # Most blocks have as many rows.
+            numbers = Counter(end - begin for begin, end in cut)
+            cycles = [
+                _Cycles(*(number * part for part in self._block(rows, problem.steps)))
+                for rows, number in numbers.items()
+            ]
         else:
             cycles = [self._block(end - begin, problem.seen(end)) for begin, end in cut]
         issue, stall, tile = (busiest * sum(part) for part in zip(*cycles, strict=True))
-        pack = -(-mine // (splits * problem.sharing)) * self._pack()
+        sharing = problem.elements // problem.groups
+        pack = -(-mine // (splits * sharing)) * self._pack()
         share = min(busiest / problem.elements, 1.0)
         stream = Stream(bytes_moved * share, bytes_moved)
         workers = min(tasks, problem.workers)

@@ -131,14 +131,15 @@ class _Emission:
                            Attention.STEPS, Attention.STEP_PADDED, self.packed_k)  # fmt: skip
             with self._new(sources["v"], places["v"]):
                 self._pack_v(places["v"])
-            # All blocks are whole but the last.
+            # All blocks of a task are whole but the last.
             count, block = self.dim(Attention.ROWS), self.dim(Attention.BLOCK)
-            blocks = builder.udiv(builder.add(count, builder.sub(block, const(1))), block)
-            begin, end = partition_bounds(builder, blocks, splits, part)
-            with counted_loop(builder, begin, end) as number:
-                top = builder.mul(number, block)
-                left = builder.sub(count, top)
-                rows = minimum(builder, left, block)
+            tile = self.dim(Attention.TILE)
+            tiles = builder.udiv(builder.add(count, builder.sub(tile, const(1))), tile)
+            bounds = partition_bounds(builder, tiles, splits, part)
+            begin, end = (builder.mul(bound, tile) for bound in bounds)
+            end = minimum(builder, end, count)
+            with counted_loop(builder, begin, end, block) as top:
+                rows = minimum(builder, builder.sub(end, top), block)
                 tables = [
                     pointer_slot(builder, self.dims, Attention.COVERS + n)
                     for n in (FULL, LAST_OF_K, LAST_OF_V)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ftuner.core.ranges import after_coarse, middle
 from ftuner.cost.cpu.product import Covers
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner
@@ -19,7 +20,9 @@ class AttentionBlocks(NamedTuple):
     """How the rows of a batch element are cut."""
 
     rows: int
-    """Rows of each block but the last, which may have fewer."""
+    """Rows of each block of a task but the last, which may have fewer."""
+    tile: int
+    """Rows of a row tile: tasks begin at multiples of it."""
     splits: int
     """Tasks of a batch element."""
     runs: int
@@ -28,31 +31,33 @@ class AttentionBlocks(NamedTuple):
 
 
 def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
-    """Blocks whose scores stay in L2, and enough tasks for all workers."""
+    """Blocks whose scores stay in L2, and enough tasks for all workers. They are those of all
+    problems whose rows, and vectors of keys, are in the same coarse ranges."""
     library, tuning = planner.library, planner.library.hardware.tuning
     elements, workers = problem.elements, problem.workers
     main = planner.cover(library.widths[0], False, problem.depth)[1].main
-    steps = -(-problem.steps // library.lanes) * library.lanes
+    rows, last = middle(problem.rows), after_coarse(problem.rows) - 1
+    steps = middle(-(-problem.steps // library.lanes)) * library.lanes
     l2_bytes = library.hardware.l2_bytes
     score_row = max(steps, 1) * library.types.c.itemsize
     tiles = int(tuning.scores_share_of_l2 * l2_bytes / (score_row * main))
     # More rows do not make better use of a panel that is in L2.
     tiles = min(tiles, tuning.max_block_row_tiles)
     if problem.offset is not None:
-        tiles = min(tiles, problem.rows // (main * tuning.causal_blocks))
+        tiles = min(tiles, rows // (main * tuning.causal_blocks))
     tiles = max(tiles, 1)
-    groups = elements // problem.sharing
+    groups = problem.groups
     # Heads that share k and v stay with one worker where their groups divide evenly or are many;
     # otherwise batch elements are split.
     enough = tuning.attention_tasks_per_worker * workers
     even = groups % workers == 0 or groups >= enough
     splits = 1
     if not even and elements < enough:
-        all_tiles = -(-problem.rows // main)
-        splits = min(-(-enough // elements), all_tiles)
-        tiles = min(tiles, all_tiles // splits)
+        splits = min(-(-enough // elements), -(-last // main))
     runs = groups if even else elements * splits
-    return AttentionBlocks(min(main * tiles, problem.rows), splits, runs)
+    # No task has more rows.
+    most = min(-(-last // (main * splits)) * main, last)
+    return AttentionBlocks(min(main * tiles, most), main, splits, runs)
 
 
 def attention_estimate(
@@ -67,5 +72,6 @@ def attention_estimate(
     types, width = library.types, library.widths[0]
     ukernels = AttentionUKernels(types.c, library.lanes, width, types.a.numbers, covers)
     machine = Machine(library.hardware, library.isa, problem.workers)
-    block_rows, splits, _ = attention_blocks(planner, problem)
-    return AttentionCost(machine, ukernels, problem, layout, block_rows, splits).terms(bytes_moved)
+    block_rows, tile, splits, _ = attention_blocks(planner, problem)
+    cost = AttentionCost(machine, ukernels, problem, layout, block_rows, tile, splits)
+    return cost.terms(bytes_moved)

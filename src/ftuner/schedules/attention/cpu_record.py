@@ -31,7 +31,7 @@ class Attention:
     MASK_ROW = 13
     OUT_ROW = 14
     SPLITS = 15
-    """Tasks for each batch element: ranges of blocks."""
+    """Tasks for each batch element: ranges of row tiles, near-even in length."""
     BLOCK = 16
     """Rows of a block, whose scores exist at a time."""
     SCORE_ROW = 17
@@ -56,7 +56,9 @@ class Attention:
     """What multiplies the hyperbolic tangent of scores, in kernels that cap them: a float64 as
     bits."""
     SINKS_ROW = 29
-    COVERS = 30
+    TILE = 30
+    """Rows of a row tile."""
+    COVERS = 31
     """Addresses of `AllCovers`: for full panels, the last one of k, the last one of v."""
     AXES = COVERS + 3
     AXIS_SIZE = 7

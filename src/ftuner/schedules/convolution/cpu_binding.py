@@ -16,6 +16,7 @@ from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
+from ftuner.core.ranges import middle
 from ftuner.cost.step import Machine
 from ftuner.graph.arrays import held_in
 from ftuner.hardware.model import CpuHardware, Isa
@@ -52,10 +53,6 @@ class Choice(Protocol):
     def decided(self, middles: Sequence[int], workers: int) -> Any | None:
         """The plan of the step before for the ranges of `deciding` that have some middles; None
         where the product through the window is faster."""
-
-    def plan(self, deciding: Sequence[int], workers: int) -> Any | None:
-        """That plan for values of `deciding`; None where the product through the window is
-        faster."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +165,8 @@ class ConvolutionKind(ProductKind[ConvolutionStep]):
             choice = _choice_of(step, machine.hardware, machine.isa)
             rows, positions = step.window.extents
             deciding = choice.deciding(step.a.shape[0], rows, positions)
-            values = [evaluate(dim, extents) for dim in deciding]
-            if choice.plan(values, machine.workers) is not None:
+            middles = [middle(evaluate(dim, extents)) for dim in deciding]
+            if choice.decided(middles, machine.workers) is not None:
                 return StepReport("nothing: the step before does it", no_cost(machine))
         return super().report(step, extents, machine, resident_bytes)
 

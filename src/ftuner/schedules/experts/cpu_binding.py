@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
@@ -13,6 +12,7 @@ from ftuner.core.cpu.common_epilogue import COMMON
 from ftuner.core.evaluation import evaluate
 from ftuner.core.frozen import dataclass
 from ftuner.core.product import product_types
+from ftuner.core.ranges import after_coarse
 from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.step_kind import (
     touched,
 )
 from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.experts.cpu_cost import ExpertsProblem, experts_cost
 from ftuner.schedules.experts.cpu_record import Experts
@@ -43,10 +43,13 @@ from ftuner.schedules.experts.step import ExpertsStep
 from ftuner.ukernels.cpu.library import LibraryName, build_library
 
 BOUND_SLOTS = (
-    Experts.ROWS, Experts.SLOTS, Experts.X_ROW, Experts.OUT_ROW, Experts.BLOCK,
-    Experts.WORKER_BYTES, Experts.ENDS_OFFSET, Experts.A_OFFSET, Experts.C_OFFSET,
-)  # fmt: skip
-"""The slots that depend on extents, in the order in which binding gives their values."""
+    Experts.BLOCK,
+    Experts.WORKER_BYTES,
+    Experts.ENDS_OFFSET,
+    Experts.A_OFFSET,
+    Experts.C_OFFSET,
+)
+"""The slots that a plan decides, in the order in which binding gives their values."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,16 @@ class ExpertsTask(Task):
     panels: int
     """Panels of an expert."""
     itemsize: int
-    x: int
-    """The number of the layout of x, as are `index` and `out`."""
-    index: int
-    out: int
+    rows: int
+    """The number of the dim that counts rows of the result."""
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        x, out = layouts.strided(self.x, values), layouts.strided(self.out, values)
-        rows = out.shape[0]
+        # Memory is for all rows of a coarse range.
+        rows = after_coarse(values.middle[self.rows]) - 1
         if not rows:
             return nothing_to_do(workers, len(BOUND_SLOTS))
-        _, slots = layouts.strided(self.index, values).shape
         block = min(rows, block_rows(hardware, self.k, self.itemsize))
         pieces = (
             rows * SLOT_BYTES,
@@ -84,15 +84,14 @@ class ExpertsTask(Task):
         for piece in pieces:
             ends.append(ends[-1] + aligned(piece))
         *offsets, worker_bytes = ends[1:]
-        bound = (rows, slots, x.strides[0], out.strides[0], block, worker_bytes, *offsets)
         chunks = min(self.panels, most_chunks(workers, hardware))
         return BoundTask(
-            workers, chunks, self.panels, False, bound, workers * worker_bytes, 0, None
-        )
+            workers, chunks, self.panels, False, (block, worker_bytes, *offsets),
+            workers * worker_bytes, 0, None,
+        )  # fmt: skip
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        forms, dims = layouts.plan_key((self.x, self.index, self.out))
-        return PlanKey((replace(self, x=0, index=0, out=0), forms), dims)
+        return PlanKey(replace(self, rows=0), middle=(self.rows,))
 
 
 def block_rows(hardware: CpuHardware, k: int, itemsize: int) -> int:
@@ -135,11 +134,16 @@ class CompiledExperts(CompiledStep):
         }
         for slot, value in constants.items():
             records.constant(dims + slot, value)
-        number = records.layouts.number
-        task = ExpertsTask(
-            experts, k, nr, -(-n // nr), step.x.layout.dtype.itemsize,
-            number(step.x.layout), number(step.index.layout), number(step.out.layout),
-        )  # fmt: skip
+        size, number = step.x.layout.dtype.itemsize, records.dims.number
+        extents = {
+            Experts.ROWS: step.rows,
+            Experts.SLOTS: step.slots,
+            Experts.X_ROW: step.x.layout.strides[0] * size,
+            Experts.OUT_ROW: step.out.layout.strides[0] * size,
+        }
+        for slot, dim in extents.items():
+            records.dim(dims + slot, number(dim))
+        task = ExpertsTask(experts, k, nr, -(-n // nr), size, number(step.rows))
         records.planned_tasks(task, [dims + slot for slot in BOUND_SLOTS])
         where = f"{step.node}: " if step.node else ""
         records.check(at + StepSlot.STATUS, (f"{where}number of an expert",))

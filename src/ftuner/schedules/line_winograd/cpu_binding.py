@@ -16,7 +16,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
-from ftuner.core.ranges import coarse_middle, middle
+from ftuner.core.ranges import after_coarse, coarse_start
 from ftuner.core.units import count
 from ftuner.core.winograd import LINE_OUTPUTS, line_transforms, taps_of
 from ftuner.hardware.model import CpuHardware, Isa
@@ -25,6 +25,8 @@ from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.step_kind import Loaded, RequiredFamilies, for_packed_weight, packed_as
+from ftuner.runtime.cpu.tasks import Field
+from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem
 from ftuner.schedules.line_winograd.cpu_plan import LinePlan, faster_lines
 from ftuner.schedules.line_winograd.cpu_record import LineWinograd
@@ -74,16 +76,10 @@ class LineChoice(NamedTuple):
             return None
         # The number of lines hardly decides: the middle of its octave.
         lines = 3 << lines.bit_length() >> 2
-        rows = coarse_middle(rows)
         return _plan(self, self.problem(1, rows, lines * LINE_OUTPUTS[self.taps], workers))
 
-    def plan(self, deciding: Sequence[int], workers: int) -> LinePlan | None:
-        found = self.decided([middle(value) for value in deciding], workers)
-        if found is None:
-            return None
-        rows = deciding[0]
-        number = -(-coarse_middle(rows) // found.block)
-        return found._replace(block=-(-rows // number))
+    def blocks(self, middles: Sequence[int], plan: LinePlan, workers: int) -> int:
+        return min(-(-middles[0] // plan.block), coarse_start(middles[0]))
 
 
 @lru_cache(maxsize=4096)
@@ -100,8 +96,8 @@ class LineTask(CommonWinogradTask[LineChoice]):
 
     first_operand: ClassVar[int] = LineWinograd.OPERANDS
     own: ClassVar[tuple[int, ...]] = (
-        LineWinograd.SUMS_OFFSET, LineWinograd.PATCH_OFFSET, LineWinograd.ROW_BLOCKS,
-        LineWinograd.INPUTS_BYTES, LineWinograd.SUMS_BYTES,
+        LineWinograd.SUMS_OFFSET, LineWinograd.PATCH_OFFSET, LineWinograd.INPUTS_BYTES,
+        LineWinograd.SUMS_BYTES,
     )  # fmt: skip
 
     def constants(self) -> dict[int, int]:
@@ -120,19 +116,24 @@ class LineTask(CommonWinogradTask[LineChoice]):
     def counts(cls, choice: LineChoice, images: Dim, rows: Dim, positions: Dim) -> dict[int, Dim]:
         return {LineWinograd.LINES: ceil_quotient(positions, LINE_OUTPUTS[choice.taps])}
 
-    def cut(self, deciding: Sequence[int], plan: LinePlan) -> CommonWinogradCut:
-        (rows, lines), block = deciding, plan.block
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        """Each variant has as many tasks of a line."""
+        return (Field(-1, self.deciding[1], variant),)
+
+    def cut(self, middles: Sequence[int], plan: LinePlan, workers: int) -> CommonWinogradCut:
+        rows, lines = middles
         problem, library = self.choice.problem(0, rows, 0, 1), self.products.compiled.library
         lanes, size = library.lanes, library.types.c.itemsize
-        row_blocks = -(-rows // block)
+        blocks = self.choice.blocks(middles, plan, workers)
+        block = -(-(after_coarse(rows) - 1) // blocks)
         # A vector may be stored beyond the last row.
         inputs_bytes = aligned(problem.read_rows(block) * problem.run * size + SLACK_BYTES)
         sums_bytes = aligned(block * self.width * lanes * size)
         sums = problem.points * inputs_bytes
         patch = sums + problem.points * sums_bytes + SLACK_BYTES
         end = aligned(patch + aligned(problem.points * problem.run * size + SLACK_BYTES))
-        own = (sums, patch, row_blocks, inputs_bytes, sums_bytes)
-        return CommonWinogradCut(block, row_blocks * lines, end, own)
+        own = (sums, patch, inputs_bytes, sums_bytes)
+        return CommonWinogradCut(blocks, blocks * coarse_start(lines), end, own, blocks)
 
 
 def transformed(weight: Array, stride: int) -> Array:
@@ -199,13 +200,13 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         return CompiledWinograd(step, kernel, products, choice, LineTask, covers, panels)
 
     def described(
-        self, choice: LineChoice, plan: LinePlan, shape: tuple[int, ...], workers: int
+        self, choice: LineChoice, blocks: int, shape: tuple[int, ...], workers: int
     ) -> tuple[int, str]:
         images, rows, positions, columns = shape
         problem = choice.problem(images, rows, positions, workers)
         products = problem.points * images * rows * problem.lines * problem.k * columns
-        tasks = images * problem.lines * -(-rows // plan.block)
-        text = f"lines of {LINE_OUTPUTS[problem.taps]}, {count(tasks, 'task')} of {plan.block} rows"
+        tasks, block = images * problem.lines * blocks, count(-(-rows // blocks), "row")
+        text = f"lines of {LINE_OUTPUTS[problem.taps]}, {count(tasks, 'task')} of {block}"
         return products, text
 
 

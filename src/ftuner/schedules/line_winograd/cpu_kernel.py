@@ -18,8 +18,8 @@ from functools import partial
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import at, const, minimum, pointer_slot, set_slot
-from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
+from ftuner.codegen.llvm.ir.builder import at, const, pointer_slot, set_slot
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE, emit_panel
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import DType
@@ -53,15 +53,12 @@ class _Emission(WinogradEmission):
 
     def emit(self) -> None:
         builder, dim = self._builder, self._dim
-        block, lines, blocks = (
-            dim(n) for n in (LineWinograd.BLOCK, LineWinograd.LINES, LineWinograd.ROW_BLOCKS)
-        )
+        lines, blocks = dim(LineWinograd.LINES), dim(LineWinograd.BLOCKS)
         with counted_loop(builder, self._begin, self._end) as task:
             line, rest = builder.urem(task, lines), builder.udiv(task, lines)
-            first = builder.mul(builder.urem(rest, blocks), block)
-            image = builder.udiv(rest, blocks)
-            left = builder.sub(dim(LineWinograd.OUT_HEIGHT), first)
-            count = minimum(builder, block, left)
+            image, block = builder.udiv(rest, blocks), builder.urem(rest, blocks)
+            first, end = partition_bounds(builder, dim(LineWinograd.OUT_HEIGHT), blocks, block)
+            count = builder.sub(end, first)
             position = builder.mul(line, const(self._outputs))
             self._transform_inputs(image, first, count, position)
             panel = partial(self._panel, image, first, count, position)

@@ -9,17 +9,15 @@ class LineWinograd(WinogradCommon):
     """Parameters of the kernel of Winograd's products along one axis. Its weights are transformed,
     each in panels."""
 
-    ROW_BLOCKS = WinogradCommon.OWN
-    """Blocks of rows of an image."""
-    LINES = ROW_BLOCKS + 1
+    LINES = WinogradCommon.OWN
     """Lines of a row."""
-    RUN = ROW_BLOCKS + 2
+    RUN = LINES + 1
     """Elements of x that follow each other in all phases: channels by the stride."""
-    KERNEL_ROWS = ROW_BLOCKS + 3
-    STRIDE_Y = ROW_BLOCKS + 4
-    STRIDE_X = ROW_BLOCKS + 5
-    INPUTS_BYTES = ROW_BLOCKS + 6
+    KERNEL_ROWS = LINES + 2
+    STRIDE_Y = LINES + 3
+    STRIDE_X = LINES + 4
+    INPUTS_BYTES = LINES + 5
     """Between the transformed inputs of successive points, as the next two."""
-    SUMS_BYTES = ROW_BLOCKS + 7
-    WEIGHT_BYTES = ROW_BLOCKS + 8
-    OPERANDS = ROW_BLOCKS + 9
+    SUMS_BYTES = LINES + 6
+    WEIGHT_BYTES = LINES + 7
+    OPERANDS = LINES + 8

@@ -42,7 +42,7 @@ from ftuner.runtime.cpu.step_kind import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, gate_panels, recurrence_cost
@@ -68,6 +68,8 @@ class RecurrenceTask(Task):
     hidden: int
     cell: Cell
     directions: int
+    rows: int
+    """The number of the dim that counts sequences."""
     x: int
     """The number of the layout of x, as are `y` and `last`."""
     y: int
@@ -76,8 +78,7 @@ class RecurrenceTask(Task):
     def bind(
         self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        x, y = layouts.strided(self.x, values), layouts.strided(self.y, values)
-        steps, rows, _ = x.shape
+        rows = values[self.rows]
         if not rows:
             return nothing_to_do(workers, Recurrence.SIZE)
         products, width, hidden = self.products, self.width, self.hidden
@@ -91,14 +92,10 @@ class RecurrenceTask(Task):
         block = cut.block
         tail = -(-(columns % nr) // lanes)
         dims = [0] * Recurrence.SIZE
-        dims[Recurrence.STEPS], dims[Recurrence.ROWS] = steps, rows
+        dims[Recurrence.ROWS] = rows
         dims[Recurrence.HIDDEN], dims[Recurrence.BLOCK] = hidden, block
         dims[Recurrence.TEAM] = cut.team
         dims[Recurrence.GATE_PANELS] = gate_panels(hidden, nr, cut.team)
-        dims[Recurrence.X_STEP], dims[Recurrence.X_ROW] = x.strides[:2]
-        dims[Recurrence.Y_STEP], _, dims[Recurrence.Y_ROW], _ = y.strides
-        for slot, number in zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False):
-            dims[slot] = layouts.strided(number, values).strides[1]
         dims[Recurrence.PANEL], dims[Recurrence.WEIGHT] = nr, self.weight
         dims[Recurrence.PACK] = products.kernels.runtime.pack_addresses[
             products.compiled.library.types.c
@@ -109,8 +106,18 @@ class RecurrenceTask(Task):
         return BoundTask(workers, tasks, tasks, False, dims, 0, 0, None)
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        forms, dims = layouts.plan_key((self.x, self.y, *self.last))
-        return PlanKey((replace(self, x=0, y=0, last=()), forms), dims)
+        return PlanKey(replace(self, rows=0, x=0, y=0, last=()), (self.rows,))
+
+    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
+        x, y = layouts.numbered(self.x), layouts.numbered(self.y)
+        strides = {
+            Recurrence.X_STEP: (x, 0), Recurrence.X_ROW: (x, 1),
+            Recurrence.Y_STEP: (y, 0), Recurrence.Y_ROW: (y, 2),
+        }  # fmt: skip
+        rows = zip((Recurrence.H_ROW, Recurrence.C_ROW), self.last, strict=False)
+        strides |= {slot: (layouts.numbered(number), 1) for slot, number in rows}
+        fields = [Field(slot, v.strides[axis], v.itemsize) for slot, (v, axis) in strides.items()]
+        return (Field(Recurrence.STEPS, x.shape[0], 1), *fields)
 
 
 def _cut(
@@ -146,7 +153,7 @@ class CompiledRecurrence(CompiledStep):
         task = RecurrenceTask(
             self.products, packed, self.width, tuple(x.buffer_info()[0] for x in self.covers),
             not self.covers, step.hidden, step.cell, step.directions,
-            number(step.x.layout), number(step.y.layout),
+            records.dims.number(step.x.shape[1]), number(step.x.layout), number(step.y.layout),
             tuple(number(v.layout) for v in step.last),
         )  # fmt: skip
         records.planned_tasks(task, range(dims, dims + Recurrence.SIZE))

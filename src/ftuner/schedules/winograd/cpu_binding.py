@@ -21,7 +21,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.expr import Expr
 from ftuner.core.frozen import dataclass
 from ftuner.core.product import product_types
-from ftuner.core.ranges import FINE_BITS, middle
+from ftuner.core.ranges import after_coarse, coarse_start, middle
 from ftuner.core.units import count
 from ftuner.core.winograd import WINDOW
 from ftuner.cost.step import Machine, StepCost
@@ -46,7 +46,7 @@ from ftuner.runtime.cpu.step_kind import (
     touched,
 )
 from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
-from ftuner.runtime.shapes.evaluation import Layouts
+from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.convolution.cpu_binding import Choice
 from ftuner.schedules.convolution.step import ConvolutionStep
@@ -70,6 +70,9 @@ class CommonWinogradChoice(Choice, Protocol):
 
     @property
     def columns(self) -> int: ...
+
+    def blocks(self, middles: Sequence[int], plan: Any, workers: int) -> int:
+        """The number of blocks by the plan for ranges; no more than what is cut has."""
 
 
 class Planners(NamedTuple):
@@ -95,13 +98,14 @@ def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
 class CommonWinogradCut(NamedTuple):
     """The work at bound extents."""
 
-    block: int
-    """Rows of the products of a task; of the last one there may be fewer."""
+    blocks: int
     tasks: int
+    """The least of the range, if that does not decide."""
     worker_bytes: int
     """Each worker's part of the workspace."""
     own: tuple[int, ...]
     """Values of `CommonWinogradTask.own`."""
+    variant: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,8 +125,8 @@ class CommonWinogradTask(Task, Generic[C]):
     """Slots of the record that a plan decides, beside those that all kinds have."""
 
     @abstractmethod
-    def cut(self, deciding: Sequence[int], plan: Any) -> CommonWinogradCut:
-        """How the work is cut by a plan of the choice, for values of what decides."""
+    def cut(self, middles: Sequence[int], plan: Any, workers: int) -> CommonWinogradCut:
+        """How the work is cut by the plan of the choice for ranges."""
 
     @abstractmethod
     def constants(self) -> dict[int, int]:
@@ -136,23 +140,24 @@ class CommonWinogradTask(Task, Generic[C]):
     @classmethod
     def bound(cls) -> tuple[int, ...]:
         """The slots that a plan decides, in the order in which binding gives their values."""
-        return (WinogradCommon.BLOCK, WinogradCommon.WORKER_BYTES, *cls.own)
+        return (WinogradCommon.BLOCKS, WinogradCommon.WORKER_BYTES, *cls.own)
 
     def bind(
-        self, values: Sequence[int], layouts: Layouts, workers: int, hardware: CpuHardware
+        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
     ) -> BoundTask:
-        deciding = [values[number] for number in self.deciding]
-        plan = self.choice.plan(deciding, workers)
+        middles = [values.middle[number] for number in self.deciding]
+        plan = self.choice.decided(middles, workers)
         if plan is None:
             return nothing_to_do(workers, len(self.bound()))
-        cut = self.cut(deciding, plan)
-        bound = (cut.block, cut.worker_bytes, *cut.own)
+        cut = self.cut(middles, plan, workers)
         chunks = min(cut.tasks, most_chunks(workers, hardware))
-        workspace_bytes = workers * cut.worker_bytes
-        return BoundTask(workers, chunks, cut.tasks, False, bound, workspace_bytes, 0, None)
+        return BoundTask(
+            workers, chunks, cut.tasks, False, (cut.blocks, cut.worker_bytes, *cut.own),
+            workers * cut.worker_bytes, 0, None, cut.variant,
+        )  # fmt: skip
 
     def plan_key(self, layouts: Layouts) -> PlanKey:
-        return PlanKey(replace(self, deciding=()), self.deciding)
+        return PlanKey(replace(self, deciding=()), middle=self.deciding)
 
 
 @dataclass(frozen=True)
@@ -224,20 +229,21 @@ class CommonWinogradKind(MatrixKind, StepKind[S], Generic[S, C]):
 
     @abstractmethod
     def described(
-        self, choice: C, plan: Any, shape: tuple[int, ...], workers: int
+        self, choice: C, blocks: int, shape: tuple[int, ...], workers: int
     ) -> tuple[int, str]:
-        """The multiply-adds of a plan, and the plan in words, for a result of a shape."""
+        """The multiply-adds, and the plan in words, for a result of a shape."""
 
     def report(
         self, step: S, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         shape = tuple(evaluate(n, extents) for n in step.out.shape)
         choice = self.choice(step, machine.hardware, machine.isa.name)
-        deciding = [evaluate(n, extents) for n in choice.deciding(*step.out.shape[:3])]
-        plan = choice.plan(deciding, machine.workers)
+        middles = [middle(evaluate(n, extents)) for n in choice.deciding(*step.out.shape[:3])]
+        plan = choice.decided(middles, machine.workers)
         if plan is None:
             return StepReport("nothing: the next step does it", no_cost(machine))
-        products, text = self.described(choice, plan, shape, machine.workers)
+        blocks = choice.blocks(middles, plan, machine.workers)
+        products, text = self.described(choice, blocks, shape, machine.workers)
         reads = sum(touched(v, extents) for v in (step.x, *step.operands))
         writes = touched(step.out, extents)
         return StepReport(text, StepCost(2 * products, reads, writes, plan.estimate))
@@ -271,17 +277,10 @@ class WinogradChoice(NamedTuple):
         tiles, positions = middles
         return _plan(self, self.problem(tiles, self.outputs, positions, workers))
 
-    def plan(self, deciding: Sequence[int], workers: int) -> WinogradPlan | None:
-        tiles = deciding[0]
-        middles = [middle(value) for value in deciding]
-        found = self.decided(middles, workers)
-        if found is None:
-            return None
-        blocks = found.blocks
-        # Blocks are at most an eighth larger than planned, and all workers have as many.
-        most = blocks.tiles + (blocks.tiles >> FINE_BITS)
-        number = max(-(-middles[0] // blocks.tiles), -(-tiles // (most * workers)) * workers)
-        return found._replace(blocks=blocks._replace(tiles=-(-tiles // number)))
+    def blocks(self, middles: Sequence[int], plan: WinogradPlan, workers: int) -> int:
+        # All workers have as many.
+        each = -(-middles[0] // (plan.blocks.tiles * workers))
+        return min(each * workers, coarse_start(middles[0]))
 
 
 @lru_cache(maxsize=4096)
@@ -296,6 +295,7 @@ class WinogradTask(CommonWinogradTask[WinogradChoice]):
     first_operand: ClassVar[int] = Winograd.OPERANDS
     own: ClassVar[tuple[int, ...]] = (
         Winograd.SUMS_OFFSET, Winograd.PATCH_OFFSET, Winograd.WEIGHT_OFFSET, Winograd.CHANNEL_BLOCK,
+        Winograd.BLOCK,
     )  # fmt: skip
 
     def constants(self) -> dict[int, int]:
@@ -311,17 +311,17 @@ class WinogradTask(CommonWinogradTask[WinogradChoice]):
             Winograd.TILE_COLUMNS: ceil_quotient(positions, choice.outputs),
         }
 
-    def cut(self, deciding: Sequence[int], plan: WinogradPlan) -> CommonWinogradCut:
-        tiles, (block, part) = deciding[0], plan.blocks
+    def cut(self, middles: Sequence[int], plan: WinogradPlan, workers: int) -> CommonWinogradCut:
         library, channels = self.products.compiled.library, self.choice.channels
+        blocks, part = self.choice.blocks(middles, plan, workers), plan.blocks.channels
+        block = -(-(after_coarse(middles[0]) - 1) // blocks)
         nr, size = self.width * library.lanes, library.types.c.itemsize
         matrices = self.choice.problem(0, 0, 0, 1).matrices
         pieces = (block * channels, block * nr, channels, part * nr)
         sums, patch, weight, end = accumulate(
             aligned(matrices * elements * size + SLACK_BYTES) for elements in pieces
         )
-        own = (sums, patch, weight, part)
-        return CommonWinogradCut(block, -(-tiles // block), end, own)
+        return CommonWinogradCut(blocks, blocks, end, (sums, patch, weight, part, block))
 
 
 class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
@@ -369,17 +369,13 @@ class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
         return CompiledWinograd(step, kernel, products, choice, WinogradTask, covers, panels)
 
     def described(
-        self, choice: WinogradChoice, plan: WinogradPlan, shape: tuple[int, ...], workers: int
+        self, choice: WinogradChoice, blocks: int, shape: tuple[int, ...], workers: int
     ) -> tuple[int, str]:
         images, rows, positions, columns = shape
-        problem, block, m = (
-            choice.problem(images, rows, positions, workers), plan.blocks.tiles, choice.outputs
-        )  # fmt: skip
+        problem, m = choice.problem(images, rows, positions, workers), choice.outputs
         products = problem.matrices * problem.tiles * choice.channels * columns
-        return (
-            products,
-            f"tiles of {m} x {m}, {count(-(-problem.tiles // block), 'task')} of {block}",
-        )
+        text = f"tiles of {m} x {m}, {count(blocks, 'task')} of {-(-problem.tiles // blocks)}"
+        return products, text
 
 
 KIND = WinogradKind()

@@ -31,7 +31,7 @@ from ftuner.codegen.llvm.ir.builder import (
 )
 from ftuner.codegen.llvm.ir.instructions import EMITTERS
 from ftuner.codegen.llvm.ir.lanes import VectorRows
-from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
 from ftuner.codegen.llvm.kernels.step import (
     COVER_BYTES,
     STEP_KERNEL_TYPE,
@@ -156,11 +156,10 @@ class _Emission(WinogradEmission):
 
     def emit(self) -> None:
         builder = self._builder
-        block, tiles = self._dim(Winograd.BLOCK), self._dim(Winograd.TILES)
+        blocks, tiles = self._dim(Winograd.BLOCKS), self._dim(Winograd.TILES)
         with counted_loop(builder, self._begin, self._end) as task:
-            first = builder.mul(task, block)
-            left = builder.sub(tiles, first)
-            count = minimum(builder, block, left)
+            first, end = partition_bounds(builder, tiles, blocks, task)
+            count = builder.sub(end, first)
             with counted_loop(builder, 0, count) as tile:
                 self._transform_inputs(builder.add(first, tile), tile)
             self._panels(partial(self._panel, first, count), self._covers(count))

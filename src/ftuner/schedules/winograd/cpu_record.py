@@ -22,8 +22,8 @@ class WinogradCommon:
     OUT_IMAGE = 10
     OUT_ROW = 11
     OUT_PIXEL = 12
-    BLOCK = 13
-    """Tiles, or rows of a line, in a task."""
+    BLOCKS = 13
+    """Blocks that all tiles, or the rows of an image, are cut into evenly."""
     WORKSPACE = 14
     WORKER_BYTES = 15
     """Bytes of the workspace for each worker. It begins with the transformed inputs; offsets of the
@@ -54,4 +54,6 @@ class Winograd(WinogradCommon):
     WEIGHT_OFFSET = TILES + 4
     """Of a panel's transformed weight, for `CHANNEL_BLOCK` channels at a time."""
     CHANNEL_BLOCK = TILES + 5
-    OPERANDS = TILES + 6
+    BLOCK = TILES + 6
+    """Tiles of a block that there is memory for."""
+    OPERANDS = TILES + 7
