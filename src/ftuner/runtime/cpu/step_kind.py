@@ -18,9 +18,10 @@ from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
-from ftuner.graph.buffers import Buffer, View, hollow
+from ftuner.graph.buffers import Buffer, View, hollow, is_hollow
 from ftuner.graph.known_values import static
 from ftuner.graph.ragged import Rows
+from ftuner.graph.sources import note_hollow
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa
@@ -89,7 +90,7 @@ class Loaded:
     weight with one width share them."""
     made: dict[tuple[int, Hashable], Array] | None = None
     """Packed weights of a saved model, by the keys of `packed`, also those that are packed again
-    for this machine; None if weights are packed now."""
+    for this machine, without those of arrays that it has; None if weights are packed now."""
     covers: UsedCovers = field(default_factory=dict)
     """Covers that steps read."""
     chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
@@ -109,13 +110,14 @@ class Loaded:
         left of it, so that it can stand for the array when they are compiled again."""
         buffer = view.buffer
         assert buffer.array is not None
-        if buffer.packed:
+        if buffer.packed and is_hollow(buffer.array):
             # Of a saved model: nothing is left of it.
             self.hollows[id(buffer.array)] = buffer.array
             return view
         left = self.hollows.get(id(buffer.array))
         if left is None:
             left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)
+            note_hollow(left, buffer.array)
         return replace(view, buffer=replace(buffer, array=left, packed=True))
 
 
@@ -142,7 +144,7 @@ def packed_as(
     `extents`. `extents`: n and k of each matrix. `matrices`: makes them, of (count, n, k)."""
     library, made = products.compiled.library, loaded.made
     key = (form, *extents, width, library.lanes, library.types.b)
-    if made is not None and (id(array), key) not in made:
+    if made is not None and (id(array), key) not in made and is_hollow(array):
         given = _unpacked(array, key, extents, made)
         made[id(array), key] = pack_several(products, given, width).packed
     return kept_panels(
@@ -183,10 +185,10 @@ def kept_panels(
     key = (id(array), form)
     panels = loaded.packed.get(key)
     if panels is None:
-        if loaded.made is not None:
-            if key not in loaded.made:
-                raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
+        if loaded.made is not None and key in loaded.made:
             packed = loaded.made[key]
+        elif loaded.made is not None and is_hollow(array):
+            raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
         else:
             packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
         panels = loaded.packed[key] = Panels(packed, width, *extents, loaded.weights_bytes)
