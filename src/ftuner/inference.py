@@ -357,7 +357,7 @@ def _kept_model(
         return (chosen, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
-    except (FTunerError, *MALFORMED) as error:
+    except (FTunerError, OSError, *MALFORMED) as error:
         place.spoiled(error)
         return None
 

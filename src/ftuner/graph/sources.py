@@ -3,13 +3,15 @@ made again instead of being kept."""
 
 from __future__ import annotations
 
+import mmap
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.graph.buffers import is_hollow
+from ftuner.graph.buffers import hollow, is_hollow
 from ftuner.graph.ir import Array
 
 MAX_WITHIN_BYTES = 1 << 16
@@ -50,10 +52,32 @@ class Source(NamedTuple):
     strides: tuple[int, ...]
 
 
-Bytes: TypeAlias = Callable[[str], memoryview]
-"""Returns the bytes of the file of a location."""
-_known: dict[int, tuple[weakref.ref[Array], Any]] = {}
-"""The memory of living arrays that own theirs, by identity; of hollow ones the source itself."""
+class Files:
+    """The bytes of files, mapped while weights are made of them."""
+
+    def __init__(self, paths: Callable[[str], str | Path]) -> None:
+        """`paths`: the path of a location."""
+        self._paths = paths
+        self._mapped: dict[str, memoryview] = {}
+
+    def __getitem__(self, location: str) -> memoryview:
+        if location not in self._mapped:
+            with open(self._paths(location), "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._mapped[location] = memoryview(mapped)
+        return self._mapped[location]
+
+
+class _Hollow(NamedTuple):
+    """What a hollow array stands for."""
+
+    source: Source
+    files: weakref.ref[Files] | None
+    """Of what it can be made."""
+
+
+_known: dict[int, tuple[weakref.ref[Array], FileBytes | Made | _Hollow]] = {}
+"""What is known of living arrays that own their memory, by identity."""
 
 
 def note_bytes(array: Array, location: str, offset: int) -> None:
@@ -70,39 +94,67 @@ def note_made(array: Array, function: str, operands: Sequence[Array], **options:
         _note(owner, Made(function, options, tuple(found)))
 
 
-def note_hollow(hollow: Array, array: Array) -> None:
+def note_hollow(left: Array, array: Array) -> None:
     """Note that an array stands for another one, of which it has the source."""
     source = source_of(array)
     if source is not None:
-        _note(_owner(hollow), source)
+        _note(_owner(left), _Hollow(source, None))
+
+
+def hollow_of(source: Source, files: Files) -> Array:
+    """An array that stands for one that can be made as long as `files` lives."""
+    found = hollow(np.dtype(source.dtype), source.shape)
+    _note(_owner(found), _Hollow(source, weakref.ref(files)))
+    return found
+
+
+def can_be_made(array: Array) -> bool:
+    """Whether an array is no hollow one, or can be made of files."""
+    known = _known_of(_owner(array))
+    made = isinstance(known, _Hollow) and known.files is not None and known.files() is not None
+    return made or not is_hollow(array)
+
+
+def made_again(array: Array) -> Array | None:
+    """The array, or what a hollow one stands for; None if that cannot be made.
+
+    Raises:
+        LookupError, TypeError, ValueError: its source does not fit the files.
+        OSError: a file cannot be read.
+    """
+    if not is_hollow(array):
+        return array
+    known = _known_of(_owner(array))
+    if not isinstance(known, _Hollow) or known.files is None:
+        return None
+    files = known.files()
+    return None if files is None else array_of(known.source, files)
 
 
 def source_of(array: Array) -> Source | None:
     """The source of an array, or of what a hollow one stands for; None if none was noted."""
     owner = _owner(array)
-    known = _known.get(id(owner))
-    if known is None or known[0]() is not owner:
-        return None
-    if is_hollow(array):
-        return known[1] if isinstance(known[1], Source) else None
-    if not isinstance(known[1], FileBytes | Made):
+    known = _known_of(owner)
+    if isinstance(known, _Hollow):
+        return known.source if is_hollow(array) else None
+    if known is None:
         return None
     offset = _address(array) - _address(owner)
-    return Source(known[1], offset, array.dtype.str, array.shape, array.strides)
+    return Source(known, offset, array.dtype.str, array.shape, array.strides)
 
 
-def array_of(source: Source, data: Bytes) -> Array:
-    """The array of a source. It is a view of `data` where nothing is made of that.
+def array_of(source: Source, files: Files) -> Array:
+    """The array of a source: a view of a file where nothing is made of that.
 
     Raises:
-        LookupError, TypeError, ValueError: it does not fit the files.
+        LookupError, TypeError, ValueError, OSError: as `made_again`.
     """
     memory, offset, dtype, shape, strides = source
     if isinstance(memory, FileBytes):
-        held: Any = data(memory.location)
+        held: Any = files[memory.location]
         offset += memory.offset
     else:
-        given = [array_of(x, data) if isinstance(x, Source) else x for x in memory.operands]
+        given = [array_of(x, files) if isinstance(x, Source) else x for x in memory.operands]
         # The order of its elements in memory, whatever its axes are.
         held = _FUNCTIONS[memory.function](*given, **memory.options).ravel(order="K")
     found: Array = np.ndarray(shape, dtype, held, offset, strides)
@@ -120,6 +172,11 @@ def _address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-def _note(owner: Array, what: object) -> None:
+def _known_of(owner: Array) -> FileBytes | Made | _Hollow | None:
+    known = _known.get(id(owner))
+    return known[1] if known is not None and known[0]() is owner else None
+
+
+def _note(owner: Array, what: FileBytes | Made | _Hollow) -> None:
     key = id(owner)
     _known[key] = weakref.ref(owner, lambda _: _known.pop(key, None)), what

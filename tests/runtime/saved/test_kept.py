@@ -29,6 +29,7 @@ from tests.runtime.saved.files import MODELS, ONES, Arrays, dense, pictures, wei
 import ftuner
 from ftuner import inference, ort
 from ftuner.errors import CacheWarning, GraphError
+from ftuner.graph.sources import Files
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.program import ProgramWriter
@@ -572,13 +573,13 @@ def test_a_large_file_that_changes_while_it_is_loaded(
     path, feeds = large(tmp_path, False)
     monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
     own = loads(path)
-    bytes_of = kept.Place._bytes
+    outer = Files.__getitem__
 
-    def touched(self: Any, location: str) -> Any:
+    def touched(self: Files, location: str) -> memoryview:
         path.touch()
-        return bytes_of(self, location)
+        return outer(self, location)
 
-    monkeypatch.setattr(kept.Place, "_bytes", touched)
+    monkeypatch.setattr(Files, "__getitem__", touched)
     same(own, loads(path), feeds)
     assert loads.compiled == 2
 

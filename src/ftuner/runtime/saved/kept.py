@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import mmap
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from ftuner.core.files import FileState, state_of, within
 from ftuner.core.operating_system import instruction_flush
 from ftuner.core.version import VERSION
 from ftuner.errors import FTunerError, GraphError, ParseError
+from ftuner.graph.sources import Files
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
 from ftuner.runtime.backend import Backend
@@ -69,6 +69,8 @@ class Found(NamedTuple):
     code: LoadedObject
     """Its machine code, which the back end has as long as this is kept."""
     read: Read
+    data: Files
+    """Of what weights are made, as long as this is kept."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ class Place:
                 states = self._states(content["files"])
                 if states is None:
                     return None
-                graph = models.graph_of(content, sections, cache(self._bytes))
+                data = Files(lambda location: self._outside(location) if location else self.path)
+                graph = models.graph_of(content, sections, data)
                 code = self.backend.kernels.add(models.image_of(content, sections))
                 header = cache(partial(models.value_of, content["header"], sections))
-                return Found(graph, code, Read(header, bool(content["repeated"]), states))
+                return Found(graph, code, Read(header, bool(content["repeated"]), states), data)
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
@@ -156,12 +159,6 @@ class Place:
             return state_of(self.path) == self.state and states == read.files
         except OSError:
             return False
-
-    def _bytes(self, location: str) -> memoryview:
-        """The bytes of a file that weights are made of, mapped."""
-        path = self._outside(location) if location else self.path
-        with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def _digest(self, path: str | Path) -> str:
         return known_digest(path, self.backend.cache)

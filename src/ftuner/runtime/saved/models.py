@@ -36,7 +36,7 @@ from ftuner.errors import (
 from ftuner.graph.buffers import is_hollow
 from ftuner.graph.ir import Array
 from ftuner.graph.schedules import modules
-from ftuner.graph.sources import MAX_WITHIN_BYTES, Bytes, array_of, source_of
+from ftuner.graph.sources import MAX_WITHIN_BYTES, Files, array_of, hollow_of, source_of
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware import correction
 from ftuner.hardware.isa import InstructionSet, instruction_set
@@ -365,25 +365,25 @@ def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
 
 
 def graph_of(
-    body: Any, sections: Sequence[memoryview], data: Bytes | None = None
+    body: Any, sections: Sequence[memoryview], files: Files | None = None
 ) -> SplitGraph | SavedSpecialization:
-    """The steps of a body, with its weights. `data`: of the files of which it makes some. Raises
-    ParseError, and what `MALFORMED` lists."""
+    """The steps of a body, with its weights. `files`: of which it makes some, and which is kept
+    until these are packed. Raises ParseError, and what `MALFORMED` lists."""
     made: dict[int, Array] = {}
-    if data is not None:
-        made = {number: _made_again(number, sections, data) for number in body["made"]}
+    if files is not None:
+        made = {number: _made_again(number, sections, files) for number in body["made"]}
     graph = value_of(body["entries"], sections, made)
     if not isinstance(graph, SplitGraph | SavedSpecialization):
         raise ParseError("its last entry is not a graph")
     return graph
 
 
-def _made_again(number: int, sections: Sequence[memoryview], data: Bytes) -> Array:
-    """The array that a section says how to make."""
-    source, is_kept = value_of(number, sections)
-    found = array_of(source, data)
-    if not is_kept:
-        return found
+def _made_again(number: int, sections: Sequence[memoryview], files: Files) -> Array:
+    """The array that a section says how to make; a hollow one, if it is packed."""
+    source, is_read = value_of(number, sections)
+    if not is_read:
+        return hollow_of(source, files)
+    found = array_of(source, files)
     memory = long_lived(found.nbytes + container.SLACK_BYTES)[: found.nbytes]
     kept = memory.view(found.dtype).reshape(found.shape)
     kept[...] = found
