@@ -178,5 +178,6 @@ def _known_of(owner: Array) -> FileBytes | Made | _Hollow | None:
 
 
 def _note(owner: Array, what: FileBytes | Made | _Hollow) -> None:
-    key = id(owner)
-    _known[key] = weakref.ref(owner, lambda _: _known.pop(key, None)), what
+    # Names of the module are gone when the process ends.
+    key, known = id(owner), _known
+    known[key] = weakref.ref(owner, lambda _: known.pop(key, None)), what
