@@ -39,7 +39,7 @@ MODEL_SHARE = 0.5
 """Of the cache's bound, which one model may take. Assumed. The weights of larger ones are made of
 their file again, as far as that is known."""
 LEAST_NOTED_BYTES = 16 << 20
-"""Smallest file whose digest is noted: to compute it takes 9 ms on an AMD Zen 5."""
+"""Smallest file whose digest is noted: to compute it takes 9 ms on a loaded AMD EPYC."""
 SETTLED_S = 2.0
 """After this time no write leaves a file in the state that it had: most systems count its times in
 0.01 s or less, FAT in 2 s."""
