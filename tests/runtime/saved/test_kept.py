@@ -33,7 +33,8 @@ from ftuner.graph.sources import Files
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.program import ProgramWriter
-from ftuner.runtime.saved import container, kept
+from ftuner.runtime.saved import container, kept, models
+from ftuner.runtime.saved.models import Sections
 
 
 class Loads:
@@ -565,6 +566,22 @@ def test_weights_of_large_models_stay_in_their_file(
     gc.collect()
     for x, y in zip(again.run(feeds), wanted, strict=True):
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_any_weights_that_are_made_of_their_file(
+    make: Any, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whatever size they are, and whatever steps read them."""
+    made, feeds = make()
+    path = written(tmp_path / "model.onnx", made)
+    onnx.save(made, path, save_as_external_data=True, location="data", size_threshold=0)
+    monkeypatch.setattr(models, "MAX_WITHIN_BYTES", 0)
+    monkeypatch.setattr(models, "Sections", lambda makes: Sections(makes=True))
+    own, again = loads(path), loads(path)
+    assert loads.compiled == 1
+    same(own, again, feeds)
+    assert own.weights_bytes == again.weights_bytes
 
 
 def test_a_large_file_that_changes_while_it_is_loaded(

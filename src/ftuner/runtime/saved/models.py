@@ -247,7 +247,9 @@ class Sections:
         found = source_of(array) if self._makes and array.nbytes > MAX_WITHIN_BYTES else None
         if found is None:
             return None
-        number = section_of((found, not is_hollow(array)), self)
+        table = values.Table(self.array)
+        table.add((found, not is_hollow(array)))
+        number = self.bytes(encoded(table.entries))
         if number not in self.made:
             self.made.append(number)
         return number
