@@ -31,7 +31,7 @@ from benchmarks.onnx_models import (
 )
 from benchmarks.torch_models import made, weights_of
 from ftuner import inference
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.model import Model
 

@@ -22,7 +22,7 @@ from benchmarks.onnx_models import (  # noqa: E402
 )
 from benchmarks.torch_models import made, weights_of  # noqa: E402
 
-from ftuner.frontends.onnx import import_model  # noqa: E402
+from ftuner.frontends.onnx.importer import import_model  # noqa: E402
 from ftuner.graph.lowering import lower  # noqa: E402
 from ftuner.graph.passes.pipeline import optimised  # noqa: E402
 from ftuner.runtime.reference import run_reference  # noqa: E402

@@ -22,7 +22,7 @@ from benchmarks.vision.writing import Size  # noqa: E402
 from benchmarks.vision.zoo import NETWORKS, Picture  # noqa: E402
 
 import ftuner  # noqa: E402
-from ftuner.frontends.onnx import import_model  # noqa: E402
+from ftuner.frontends.onnx.importer import import_model  # noqa: E402
 from ftuner.graph.lowering import lower  # noqa: E402
 from ftuner.graph.passes.pipeline import optimised  # noqa: E402
 from ftuner.schedules.nest.step import NestStep  # noqa: E402

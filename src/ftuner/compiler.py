@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from ftuner.runtime.cpu.memory import reuse
 from ftuner.runtime.model import ANY_RANK, TensorSpec
 from ftuner.runtime.request import Request
 from ftuner.runtime.shared_weights import SharedWeights
+from ftuner.runtime.specialization import NewModels
 from ftuner.runtime.variants import Check, Shapes, Variants, variants_of_extents
 
 if TYPE_CHECKING:
@@ -181,6 +182,16 @@ def variant_maker(
         return found
 
     return variant
+
+
+def new_models(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> NewModels:
+    """Makes the models for new answers of one that was loaded; the first has the file read."""
+    record = cache(read)
+    options = replace(options, shared=SharedWeights())
+    return NewModels(
+        lambda answers: _imported(record(), answers),
+        lambda graph: compiled(replace(graph), backend, options),
+    )
 
 
 def _imported(record: ModelRecord, answers: Sequence[Answer]) -> Graph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -11,7 +12,7 @@ from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32
+from ftuner.core.dtype import FLOAT32
 from ftuner.core.frozen import dataclass
 from ftuner.core.given import BatchAxis, ElementType
 from ftuner.errors import (
@@ -35,7 +36,8 @@ from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.variants import Shapes, Variants
+from ftuner.runtime.specialization import NewModels
+from ftuner.runtime.variants import Variants
 
 if TYPE_CHECKING:
     from ftuner.frontends.onnx.reading import Source
@@ -232,7 +234,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             read()
         with WITHOUT_COLLECTIONS:
             if origin is not None:
-                found = _of_file(read, request, origin)
+                found, _ = model_of_file(read, request, origin.path, origin)
             else:
                 # A message may be changed after it was loaded.
                 again = read if isinstance(source, bytes) else cache(read)
@@ -254,27 +256,59 @@ def _read(source: Any, batch_axis: BatchAxis | None) -> ModelRecord:
     return record
 
 
-def _of_file(read: Callable[[], ModelRecord], request: Request, origin: Origin) -> Model:
-    """`load` of a file that is to be compiled: the model that the cache has of it, or a new one,
-    which the cache then keeps."""
+def model_of_file(
+    read: Callable[[], ModelRecord], request: Request, path: str | None,
+    origin: Origin | None = None, given: object = (),
+) -> tuple[Model, Callable[[], ModelRecord]]:  # fmt: skip
+    """The model of a file that is to be compiled, and what returns its header: the model that the
+    cache has of it, or a new one, which the cache then keeps.
+
+    Args:
+        read: reads the file.
+        path: that of the file; None where the cache keeps nothing of it.
+        origin: of a model that can be made again.
+        given: what `read` depends on beside the file; its text says all of it.
+
+    Raises:
+        As `load`, and what `read` does.
+    """
     backend = request.backend()
     options = request.options(backend, origin)
-    place = kept.place_of(origin.path, request, backend)
-    if place is None:
-        return _compiled(read, request, origin)
-    found = _kept_model(place, read, options)
-    if found is None:
+    place = None if path is None else kept.place_of(path, request, backend, given)
+    with WITHOUT_COLLECTIONS:
+        kept_one = None if place is None else _kept_model(place, read, options)
+        if kept_one is not None:
+            return kept_one
         noted: list[kept.Read] = []
 
         def read_noted() -> ModelRecord:
             record = read()
-            inputs = tuple((v.name, v.dtype.name, v.dims or ()) for v in record.inputs)
-            noted.append(kept.Read(inputs if record.repeated else None, record.files))
+            header = record.header()
+            noted.append(kept.Read(lambda: header, bool(record.repeated), record.files))
             return record
 
         found = _compiled(read_noted, request, origin)
-        place.keep(found, noted[0])
-    return found
+        if place is not None:
+            _keep(place, found, noted[0])
+        return found, noted[0].header
+
+
+def _keep(place: kept.Place, model: Model, read: kept.Read) -> None:
+    """Have the cache keep a model, again when it has new parts."""
+    place.keep(model, read)
+    _keep_later(place, model, read)
+
+
+def _keep_later(place: kept.Place, model: Model, read: kept.Read) -> None:
+    if isinstance(model, SpecializedModel):
+        this = weakref.ref(model)
+
+        def note() -> None:
+            found = this()
+            if found is not None:
+                place.keep(found, read)
+
+        model.note_new = note
 
 
 def _compiled(
@@ -286,11 +320,12 @@ def _compiled(
 
 def _kept_model(
     place: kept.Place, read: Callable[[], ModelRecord], options: Options
-) -> Model | None:
-    """The model that the cache has; None if there is none, or it is damaged."""
+) -> tuple[Model, Callable[[], ModelRecord]] | None:
+    """The model that the cache has, and its header; None if there is none, or it is damaged."""
     found = place.found()
     if found is None:
         return None
+    header: Callable[[], ModelRecord] = found.read.header
 
     def again() -> ModelRecord:
         place.expect_same()
@@ -300,20 +335,30 @@ def _kept_model(
     def maker() -> Any:
         return _compiler().variant_maker(again, place.backend, options)
 
-    def wanted(shapes: Shapes) -> Any:
-        records = import_module("ftuner.frontends.onnx.records")
-        inputs = found.inputs or ()
-        made = [records.InputRecord(name, ELEMENT_DTYPES[t], dims) for name, t, dims in inputs]
-        return records.variant_of(made, shapes)
+    @cache
+    def new() -> Any:
+        return _compiler().new_models(again, place.backend, options)
 
     variants: Variants[Any] | None = None
-    if found.inputs is not None:
-        variants = Variants(wanted, lambda key, check: maker()(key, check))
+    if found.read.repeated:
+        variants = Variants(
+            lambda shapes: header().variant(shapes), lambda key, check: maker()(key, check)
+        )
+    coded = replace(options, code=found.code)
     try:
-        return Model(found.graph, place.backend, replace(options, code=found.code), variants)
+        if isinstance(found.graph, SplitGraph):
+            model: Model = Model(found.graph, place.backend, coded, variants)
+            return (model, header) if place.is_unchanged(found.read) else None
+        late = NewModels(lambda answers: new().imported(answers), lambda g: new().compiled(g))
+        chosen = SpecializedModel.from_saved(
+            found.graph, lambda graph: Model(graph, place.backend, coded), coded, late, variants
+        )
+        assert isinstance(chosen, SpecializedModel)
+        _keep_later(place, chosen, found.read)
+        return (chosen, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
-    except (FTunerError, *MALFORMED) as error:
+    except (FTunerError, OSError, *MALFORMED) as error:
         place.spoiled(error)
         return None
 

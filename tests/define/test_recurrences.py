@@ -268,9 +268,9 @@ def test_half_precision_in_a_graph() -> None:
 def test_files_use_recurrences(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnx import TensorProto, helper
 
-    from ftuner.frontends.onnx import signatures
+    from ftuner.frontends.onnx import importer, signatures
 
-    monkeypatch.setattr(signatures, "REGISTERED", dict(signatures.REGISTERED))
+    monkeypatch.setattr(signatures, "REGISTERED", dict(importer.IMPORTERS))
     ftuner.register("tests.recurrences", "Smoothed", smoothed)
 
     def declared(name: str, *shape: Any) -> Any:

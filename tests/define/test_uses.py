@@ -16,7 +16,7 @@ from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.define import any, argmax, axis, cast, exp, max, mean, prod, sqrt, sum, tanh, where
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedOperatorError
-from ftuner.frontends.onnx import signatures
+from ftuner.frontends.onnx import importer, signatures
 from ftuner.graph.algebra import apply
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Array
@@ -231,7 +231,7 @@ def file_of(op: str, **attributes: Any) -> Any:
 @pytest.fixture
 def registry() -> Iterator[None]:
     """What a test registers is no operator for others."""
-    before = dict(signatures.REGISTERED)
+    before = dict(importer.IMPORTERS)
     yield
     signatures.REGISTERED.clear()
     signatures.REGISTERED.update(before)

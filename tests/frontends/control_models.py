@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.frontends.onnx_models import parsed
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.inference import Model, load
 from ftuner.runtime.reference import run_reference
 

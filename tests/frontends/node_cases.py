@@ -23,8 +23,7 @@ from tests.conftest import THOROUGH
 
 from ftuner.core.dtype import HALF_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
-from ftuner.frontends.onnx import Imported, import_model
-from ftuner.frontends.onnx.importer import import_record, read_model
+from ftuner.frontends.onnx.importer import Imported, import_model, import_record, read_model
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph, RandomKey
 from ftuner.graph.passes.pipeline import optimised

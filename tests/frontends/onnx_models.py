@@ -8,7 +8,7 @@ import onnx
 import onnx.parser
 from onnx import helper, numpy_helper
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.reference import run_reference
 
 Dims = Sequence["int | str | None"]

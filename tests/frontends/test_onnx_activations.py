@@ -11,7 +11,7 @@ from onnx import helper
 from tests.codegen.llvm.exact import EXACT, gated
 from tests.frontends.onnx_models import model_of
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.frontends.onnx_models import model_of
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend

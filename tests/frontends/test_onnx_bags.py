@@ -9,7 +9,7 @@ from tests.frontends.control_models import RNG, expect_agreement, floats
 from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import IndexRangeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import Model, load
 from ftuner.runtime.cpu.backend import CpuBackend

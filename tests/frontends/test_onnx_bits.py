@@ -11,7 +11,7 @@ from tests.frontends.onnx_models import model_of
 import ftuner
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT32, STRING, DType
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.precision import held_types
 from ftuner.graph.splitting import split
 

@@ -11,9 +11,8 @@ from onnx import helper
 from tests.frontends.onnx_models import model_of, parsed
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.blocked import NCHWC, channels_of_blocks
-from ftuner.frontends.onnx.importer import read_model
+from ftuner.frontends.onnx.importer import import_model, read_model
 from ftuner.runtime.reference import run_reference
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -15,7 +15,7 @@ from tests.isolation import Done, Limits, Workers
 
 import ftuner
 from ftuner.errors import MAX_MESSAGE, AllocationError, FTunerError, ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.splitting import split

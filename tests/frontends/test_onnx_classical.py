@@ -10,8 +10,8 @@ from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, IndexRangeError
-from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.categories import perfect_hash
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import LEARNING
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load

@@ -5,7 +5,7 @@ from onnx import helper
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.ops.pointwise import MAX_BROADCAST
 
 

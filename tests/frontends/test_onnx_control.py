@@ -9,7 +9,7 @@ from tests.frontends.control_models import expect_agreement, floats, growing
 from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import GraphError, IndexRangeError, IterationLimitError, ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.inference import Model, load
 from ftuner.runtime.chain import MAX_TRIPS_VARIABLE
 from ftuner.runtime.cpu.backend import CpuBackend

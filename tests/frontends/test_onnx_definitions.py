@@ -9,9 +9,8 @@ from tests.frontends.node_cases import PASSED, cases, run
 from tests.frontends.onnx_models import model_of, run_node
 
 from ftuner.errors import GraphError, ShapeError, UnsupportedOperatorError
-from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.definitions import is_defined
-from ftuner.frontends.onnx.importer import SUPPORTED
+from ftuner.frontends.onnx.importer import SUPPORTED, import_model
 
 LATEST = onnx.defs.onnx_opset_version()
 BY_DEFINITION = {

@@ -11,7 +11,7 @@ from onnx import helper
 from tests.frontends.onnx_models import model_of, run_node
 
 from ftuner.errors import FTunerError, GraphError, ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import default_backend

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
 from ftuner.frontends.onnx.files import MAX_MODEL_BYTES, ExternalData
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import Source
 
 REFUSED = "no file|regular|cannot read"

@@ -10,7 +10,7 @@ from onnx import helper
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.reference import run_reference
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)

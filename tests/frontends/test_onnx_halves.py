@@ -14,7 +14,7 @@ from tests.frontends.onnx_models import model_of
 import ftuner
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, HALF_DTYPES
 from ftuner.errors import ConfigurationError, GraphError, InputError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.arrays import numpy_dtype

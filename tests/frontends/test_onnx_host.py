@@ -10,7 +10,7 @@ from tests.frontends.test_onnx_images import by_onnxruntime
 
 import ftuner
 from ftuner.errors import FTunerError, GraphError, ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.splitting import split
 
 RESULTS = ("y", "first", "inverse", "counts")

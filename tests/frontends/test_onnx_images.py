@@ -12,7 +12,7 @@ from tests.frontends.onnx_models import model_of, run_node
 
 from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.errors import UnsupportedOperatorError as Unsupported
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference

@@ -11,7 +11,7 @@ from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, UnsupportedOperatorError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend

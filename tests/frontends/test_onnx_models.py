@@ -18,7 +18,7 @@ from ftuner.errors import (
     ShapeError,
     UnsupportedOperatorError,
 )
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.reading import MAX_ATTRIBUTE_ELEMENTS, MAX_NESTING
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference

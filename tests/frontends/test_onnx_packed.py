@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.frontends.node_cases import compiled
 
 from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.reference import run_reference
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -13,7 +13,7 @@ from tests.frontends.onnx_models import model_of
 
 import ftuner
 from ftuner.errors import FTunerError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference

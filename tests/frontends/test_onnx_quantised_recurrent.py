@@ -12,7 +12,7 @@ from tests.conftest import CORE_ISAS
 from tests.frontends.onnx_models import model_of
 
 from ftuner.core.dtype import INT16, UINT8
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.model import Isa

@@ -321,9 +321,9 @@ BAD = {
         parsed("() => (y) { y = RandomNormal<shape=[2, -1]>() }"), r"shape is \[2, -1]"
     ),
     "no samples": (of_x("Multinomial", sample_size=0), "0 samples of"),
-    "samples of integers": (of_x("Multinomial", "int64"), "1 samples of"),
+    "samples of integers": (of_x("Multinomial", "int64"), "input 0 is of int64"),
     "floats as samples": (of_x("Multinomial", dtype=FLOAT), "as float32"),
-    "integers as probabilities": (of_x("Bernoulli", "int64"), "probabilities int64"),
+    "integers as probabilities": (of_x("Bernoulli", "int64"), "input 0 is of int64"),
     "a text as a seed": (of_x("RandomNormalLike", seed="soon"), "seed"),
 }  # fmt: skip
 

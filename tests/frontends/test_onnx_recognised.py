@@ -7,7 +7,7 @@ import pytest
 from tests.frontends.onnx_models import parsed
 
 from ftuner.core.dim import symbol
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference

@@ -17,7 +17,7 @@ from ftuner.core.product import product_types
 from ftuner.core.recurrence import Activation, Cell
 from ftuner.cost.step import Machine
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options

@@ -9,7 +9,7 @@ from tests.frontends.node_cases import compiled
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import IndexRangeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
 

@@ -1,14 +1,18 @@
 """Nodes are held against what ONNX says of their operators."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import AttributeProto, helper
+from onnx import AttributeProto, TensorProto, defs, helper
 from tests.frontends.onnx_models import model_of
 
-from ftuner.errors import GraphError
-from ftuner.frontends.onnx import import_model
+from ftuner.core.dtype import ELEMENT_DTYPES
+from ftuner.errors import FTunerError, GraphError
+from ftuner.frontends.onnx.importer import SUPPORTED, import_model
+from ftuner.frontends.onnx.records import MICROSOFT
 
 X = {"x": ("float32", ["n", 3])}
 
@@ -74,3 +78,111 @@ def test_what_onnx_does_not_know() -> None:
 def test_versions_that_are_yet_to_come(opset: int) -> None:
     """They have what the latest one has."""
     import_model(model_of([helper.make_node("Erf", ["x"], ["y"])], X, ["y"], opset=opset))
+
+
+SCHEMAS = [
+    s for s in defs.get_all_schemas_with_history()
+    if (s.domain, s.name) in SUPPORTED and not s.deprecated and (s.since_version >= 7 or s.domain)
+]  # fmt: skip
+"""Of all versions of the operators of ONNX that are not converted before they are imported."""
+DOUBLE = "tensor(double)"
+TYPES = {
+    f"tensor({name.lower()})": number
+    for name, number in TensorProto.DataType.items()
+    if {"FLOAT": "float32", "DOUBLE": "float64"}.get(name, name.lower()) in ELEMENT_DTYPES
+}
+"""ONNX's numbers of the types that tensors may have here."""
+
+
+def some_type(given: Any) -> str:
+    """A type that an input may have."""
+    return next((t for t in sorted(given.types) if t in TYPES), "")
+
+
+def of_inputs(schema: Any, types: Sequence[str]) -> Any:
+    """A model of one node with tensors of these types; an empty one is left out."""
+    names = [f"x{number}" if type_ else "" for number, type_ in enumerate(types)]
+    node = helper.make_node(schema.name, names, ["y"], domain=schema.domain)
+    values = [
+        helper.make_tensor_value_info(name, TYPES[type_], ["n", 3])
+        for name, type_ in zip(names, types, strict=True)
+        if name
+    ]
+    graph = helper.make_graph([node], "test", values, [helper.make_empty_tensor_value_info("y")])
+    opset = helper.make_opsetid(schema.domain, schema.since_version)
+    return helper.make_model(graph, opset_imports=[opset])
+
+
+def some_types(schema: Any, count: int) -> list[str]:
+    """A type for each of some inputs, of which those of one kind have one; empty for those that are
+    no tensors."""
+    kinds: dict[str, str] = {}
+    inputs = schema.inputs
+    found = [inputs[min(i, len(inputs) - 1)] for i in range(count)]
+    return [kinds.setdefault(x.type_str, some_type(x)) for x in found]
+
+
+def refused(schema: Any, types: Sequence[str], text: str) -> None:
+    label = f"^{schema.name} node that gives 'y': "
+    with pytest.raises(GraphError, match=label + text):
+        import_model(of_inputs(schema, types))
+
+
+NAMED = {"argvalues": SCHEMAS, "ids": [f"{s.name}-{s.since_version}" for s in SCHEMAS]}
+
+
+@pytest.mark.parametrize("schema", **NAMED)
+def test_numbers_of_inputs(schema: Any) -> None:
+    """A node says by how many inputs it has too few or too many."""
+    least, most = schema.min_input, schema.max_input
+    if least > 0:
+        refused(schema, some_types(schema, least - 1), rf"{least - 1} inputs?; at least {least}")
+    if most < 2**31 - 1:
+        more = [*some_types(schema, most), DOUBLE] if most else [DOUBLE]
+        refused(schema, more, rf"{most + 1} inputs; at most {most}")
+
+
+@pytest.mark.parametrize("schema", **NAMED)
+def test_required_inputs(schema: Any) -> None:
+    types = some_types(schema, schema.min_input)
+    for number, given in enumerate(schema.inputs[: schema.min_input]):
+        if given.option.name == "Single" and all(types[:number]):
+            refused(schema, ["" if i == number else t or DOUBLE for i, t in enumerate(types)],
+                    f"input {number} is missing")  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", **NAMED)
+def test_types_of_inputs(schema: Any) -> None:
+    """Inputs have types of the schema, and those of one kind have one type."""
+    count = max(schema.min_input, len(schema.inputs))
+    types = some_types(schema, count)
+    inputs = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(count)]
+    if not all(types):
+        return
+    for number, given in enumerate(inputs):
+        others = {t for t in TYPES if t not in given.types}
+        if others:
+            wrong = [*types[:number], min(others), *types[number + 1 :]]
+            refused(schema, wrong, f"input {number} is of [a-z0-9]+; expected ")
+        first = next(i for i, x in enumerate(inputs) if x.type_str == given.type_str)
+        second = sorted(t for t in TYPES if t in given.types and t != types[number])
+        if first < number and second and given.is_homogeneous:
+            wrong = [*types[:number], second[0], *types[number + 1 :]]
+            text = f"input {first} is of [a-z0-9]+ and input {number} of [a-z0-9]+; "
+            refused(schema, wrong, text)
+
+
+@pytest.mark.parametrize("op", sorted(op for domain, op in SUPPORTED if domain == MICROSOFT))
+def test_operators_without_a_schema(op: str) -> None:
+    """Nodes of onnxruntime's operators with any number of inputs are models or named errors."""
+    for count in range(20):
+        names = [f"x{number}" for number in range(count)]
+        node = helper.make_node(op, names, ["y"], domain=MICROSOFT)
+        with suppress(FTunerError):
+            import_model(model_of([node], {name: ("float32", ["n", 3]) for name in names}, ["y"]))
+
+
+def test_a_double_and_a_float() -> None:
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    with pytest.raises(GraphError, match="input 0 is of float32 and input 1 of float64"):
+        import_model(model_of([node], X, ["y"], {"w": np.ones(3)}))

@@ -9,7 +9,7 @@ from tests.frontends.onnx_models import model_of
 from tests.frontends.test_onnx_classical import agrees
 
 from ftuner.errors import FTunerError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import LEARNING
 
 RNG = np.random.default_rng(3)

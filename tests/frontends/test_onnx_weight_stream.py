@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.frontends.onnx_models import model_of
 
 from ftuner.errors import FTunerError, GraphError, ParseError
-from ftuner.frontends.onnx import files, import_model
-from ftuner.frontends.onnx.importer import read_model
+from ftuner.frontends.onnx import files
+from ftuner.frontends.onnx.importer import import_model, read_model
 from ftuner.frontends.onnx.weight_stream import LEAST_BYTES
 from ftuner.inference import load
 

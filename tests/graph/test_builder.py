@@ -25,6 +25,7 @@ from ftuner.graph.builder import Builder
 from ftuner.graph.folding import MAX_FOLDED_BYTES, Folding
 from ftuner.graph.ir import Value
 from ftuner.graph.known_values import MAX_FOLLOWED
+from ftuner.graph.operator import misfit
 from ftuner.graph.operators import OPERATORS
 from ftuner.runtime.reference import run_reference
 
@@ -468,3 +469,14 @@ def test_names_of_values_are_apart() -> None:
     for _ in range(20):
         values.append(maker.add("exp", values[-1]))
     assert len({value.name for value in values}) == len(values)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_operands_that_an_operator_does_not_take(op: str) -> None:
+    """Whatever its shape rule makes of them, the error names the operator."""
+    for count in range(8):
+        builder = Builder()
+        operands = [builder.input(f"x{i}", FLOAT32, ("n", 3)) for i in range(count)]
+        if misfit(OPERATORS[op].reference, count, ()):
+            with pytest.raises(GraphError, match=op):
+                builder.add_many(op, *operands)

@@ -18,8 +18,7 @@ from tests.frontends.node_cases import Case, cases
 
 from ftuner.core.dtype import TENSOR_DTYPES
 from ftuner.errors import FTunerError
-from ftuner.frontends.onnx import import_model
-from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET
+from ftuner.frontends.onnx.importer import IMPORTERS, LEAST_OPSET, import_model
 from ftuner.frontends.onnx.reading import domain_of
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT
 from ftuner.graph.ir import Graph, RandomKey

@@ -21,7 +21,7 @@ from tests.random_graphs.truth import UnstableError, difference, expected
 
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.system import isas_of, read_system

@@ -20,7 +20,7 @@ from tests.random_graphs.checking import check as check_case
 from ftuner.core.dim import Symbolic, symbols_of
 from ftuner.core.evaluation import evaluate
 from ftuner.errors import FTunerError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised

@@ -8,7 +8,7 @@ from tests.mutants.checking import Outcome, check
 from tests.mutants.corpus import SPECIAL, special_model
 from tests.mutants.mutating import mutant
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 
 COUNT, SEED, RUN_SHARE = 2500, 0, 0.02

@@ -134,7 +134,7 @@ CASES: dict[str, tuple[Case, str]] = {
     "bytearray": (given(bytearray(WHOLE)), "a bytearray; expected the path of a file"),
     "unknown operator": (given(models.of_node("Nope")), "Nope"),
     "unknown domain": (given(models.of_node("Nope", domain="org.other")), "org.other.Nope"),
-    "too few operands": (given(models.of_node("Add")), "add of 1 operands; expected 2"),
+    "too few operands": (given(models.of_node("Add")), "1 input; at least 2"),
     "unknown operand": (given(models.of_node("Add", "x, q")), "nothing gives its input 'q'"),
     # Runs.
     "missing input": (ran(y=...), r"missing: 'y', a tensor\(float\) of shape \[batch, 3\]"),

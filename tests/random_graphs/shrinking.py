@@ -20,7 +20,7 @@ from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.drawing import Script
 from tests.random_graphs.generating import generate
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.reference import run_reference
 
 CHECK = "tests.random_graphs.checking:check"

@@ -20,6 +20,7 @@ from tests.random_graphs.agreement import (
 )
 from tests.random_graphs.cases import Case, Feeds
 from tests.random_graphs.checking import CPU, check
+from tests.random_graphs.peers import RefusedError
 from tests.random_graphs.reports import Report, crashed_in_peer
 
 
@@ -112,6 +113,22 @@ def test_refusals_of_what_should_run(text: str, monkeypatch: pytest.MonkeyPatch)
     known = text.startswith("attempting")
     assert bool(report.apart) == known
     assert bool(report.findings) != known
+
+
+@pytest.mark.parametrize("op", ["Add", "Neg"])
+def test_types_of_nodes_that_a_peer_has_written(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention of doubles has an Add of a float in onnxruntime; nodes of the model are its own."""
+    feeds = {"x": np.ones((5, 3), np.float32)}
+    case = case_of([helper.make_node("Neg", ["x"], ["y"])], {"x": [5, 3]}, feeds)
+
+    def refused(_: Case) -> None:
+        raise RefusedError(f"Type Error: Type parameter (T) of Optype ({op}) bound to different")
+
+    monkeypatch.setattr("tests.random_graphs.agreement.onnxruntime_of", refused)
+    monkeypatch.setattr("tests.random_graphs.agreement.evaluator_of", lambda case: None)
+    report = Report()
+    compare_peers(agreement_of(*graphs_of(case), report), report)
+    assert bool(report.findings) == (op == "Neg")
 
 
 def test_broadcasts_before_opset_8_are_refused_on_both_sides() -> None:

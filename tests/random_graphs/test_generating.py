@@ -16,8 +16,7 @@ from tests.random_graphs.table import ROWS, Row
 
 from ftuner.core.product import WORD_PRODUCTS
 from ftuner.errors import UnsupportedOperatorError
-from ftuner.frontends.onnx import import_model
-from ftuner.frontends.onnx.importer import SUPPORTED
+from ftuner.frontends.onnx.importer import SUPPORTED, import_model
 from ftuner.frontends.onnx.records import LEARNING, MICROSOFT, NCHWC
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.passes.pipeline import optimised

@@ -46,6 +46,11 @@ def hollow(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
+def is_hollow(array: Array) -> bool:
+    """Whether an array is as `hollow` makes them."""
+    return bool(array.size) and not any(array.strides) and not array.flat[0]
+
+
 @dataclass(frozen=True)
 class View:
     """A tensor in a buffer."""

@@ -235,13 +235,13 @@ class Builder:
     def _inferred(
         self, operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Any]
     ) -> tuple[TensorType, ...]:
-        """The types of the results. Raises GraphError also for other attributes than an operator
-        has."""
+        """The types of the results. Raises GraphError also for other operands or attributes than
+        an operator has."""
         wrong = misfit(operator.reference, len(inputs), tuple(attributes))
         types: tuple[TensorType, ...] = ()
         try:
             types = operator.infer([v.type for v in inputs], attributes, self.require)
-        except KeyError:
+        except (LookupError, TypeError, ValueError):
             if not wrong:
                 raise
         if wrong:

@@ -9,6 +9,7 @@ from ftuner.graph.ir import Application, Array, Graph, Node, TensorType, Value
 from ftuner.graph.operator import elements_of, reference_results
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.rewrite.rule import Rewriting
+from ftuner.graph.sources import note_made
 
 MAX_FOLDED_BYTES = 64 << 20
 """Largest constant that folding makes of small ones. A model may ask for any size; larger results
@@ -65,11 +66,14 @@ class Folding:
             return None
         operands = [(x, v.type) for x, v in zip(given, inputs, strict=True)]
         try:
-            return reference_results(operator, operands, attributes, types)
+            results = reference_results(operator, operands, attributes, types)
         except IndexError as error:
             raise IndexRangeError(str(error)) from None
         except ValueError as error:
             raise GraphError(str(error)) from None
+        if op == "transpose":
+            note_made(results[0], op, given, perm=attributes["perm"])
+        return results
 
     def spend(self, size: int, work: int) -> bool:
         """Take `size` bytes and `work` elements from the budget; False if less is left."""

@@ -10,7 +10,7 @@ holds a pattern alone, in which most numbers are symbols, so that one graph serv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,6 +72,14 @@ def key_of(answer: Answer) -> object:
     if answer.exact is None:
         return answer.pattern
     return answer.exact.shape, answer.exact.dtype.str, answer.exact.tobytes()
+
+
+def answer_of(name: str, exact: bool, key: Any) -> Answer:
+    """The answer whose key this is. Raises TypeError or ValueError for another object."""
+    if not exact:
+        return Answer(name, None, key)
+    shape, dtype, elements = key
+    return Answer(name, np.frombuffer(elements, dtype).reshape(shape))
 
 
 def input_name(name: str, number: int) -> str:

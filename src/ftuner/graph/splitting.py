@@ -32,7 +32,8 @@ class PackedWeight(NamedTuple):
     """The array that it was made of; `hollow`, so that it is known by its identity alone."""
     form: Hashable
     """The packed weight that was made of the array."""
-    packed: Array
+    packed: Array | None
+    """None where it is packed again of the array."""
 
 
 class Compiled(NamedTuple):

@@ -8,14 +8,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ftuner.compiler import compile_file
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.errors import FTunerError, InputError, ShapeError, UnsupportedOperatorError
-from ftuner.frontends.onnx.importer import read_model
 from ftuner.frontends.onnx.records import ModelMetadata, ModelRecord
+from ftuner.inference import model_of_file
 from ftuner.ort.binding import IOBinding
 from ftuner.ort.description import NodeArg, described
 from ftuner.ort.exceptions import ArgumentError, ArgumentTypeError, Fail, refusing, translated
@@ -124,7 +124,9 @@ class InferenceSession:
         assert source is not None
         options, given = self._options, self._options._given
         weights = {name: value.numpy() for name, value in given.weights.items()}
-        record = read_model(source, weights, options.folder, given.files)
+        # By name: what the cache has of a file is loaded without.
+        importer = import_module("ftuner.frontends.onnx.importer")
+        record: ModelRecord = importer.read_model(source, weights, options.folder, given.files)
         unknown = given.external - record.graph.constants.keys()
         if unknown:
             raise ArgumentError(
@@ -138,22 +140,22 @@ class InferenceSession:
     ) -> tuple[ModelRecord, Model]:
         """What the file declares, and its model. `inputs`: initialisers that are given to it."""
         threads = self._options.intra_op_num_threads
-        headers = []
-
-        def read() -> ModelRecord:
-            record = self._read().with_inputs(inputs)
-            headers.append(record.header())
-            return record
-
         append = self._options.append_in_place and picked.device == CPU
         request = Request(
             threads if threads > 0 else None, device=picked.device, append_in_place=append,
             random_seed=self._seed, unpad=self._options.unpad,
         )  # fmt: skip
-        model = compile_file(read, request)
+        given = self._options._given
+        # The cache keeps models of files alone, with the data that they name.
+        elsewhere = given.weights or given.files or self._options.folder
+        path = None if elsewhere or self._model_path is None else os.path.abspath(self._model_path)
+        model, header = model_of_file(
+            lambda: self._read().with_inputs(inputs), request, path,
+            given=(sorted(given.extents.items()), sorted(inputs)),
+        )  # fmt: skip
         if request.unpad and model.padding_kept:
             warnings.warn(f"padding is computed: {model.padding_kept}", stacklevel=4)
-        return headers[0], model
+        return header(), model
 
     def run(
         self,

@@ -19,6 +19,7 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.specialization import (
     Answer,
     RunTimeNumberError,
+    answer_of,
     answered,
     input_name,
     key_of,
@@ -55,6 +56,15 @@ many strides and patches, of which quotients are above one, and whose square is 
 Import = Callable[[Sequence[Answer]], Graph]
 """Makes the graph for some answers, or raises `RunTimeNumberError`."""
 Compile = Callable[[Graph], Model]
+MAX_NOTED = 8
+"""Calls that compile a model of which one is told, so that a cache is not written without end."""
+
+
+class NewModels(NamedTuple):
+    """Makes the models for new answers."""
+
+    imported: Import
+    compiled: Compile
 
 
 class Asked(NamedTuple):
@@ -138,22 +148,29 @@ class SpecializedModel(ChosenModel):
 
     @classmethod
     def from_saved(
-        cls, saved: SavedSpecialization, compiled: Callable[[SplitGraph], Model], options: Options
-    ) -> SpecializedModel:
-        """The model that was saved, for the answers that it had by then."""
+        cls, saved: SavedSpecialization, loaded: Callable[[SplitGraph], Model], options: Options,
+        new: NewModels | None = None, variants: Variants[Model] | None = None,
+    ) -> SpecializedModel:  # fmt: skip
+        """The model that was saved, for the answers that it had by then. `loaded`: makes its
+        models. `new`: makes those for other answers, which are refused by default. `options`,
+        `variants`: as of `ChosenModel`."""
 
-        def question(found: SavedQuestion) -> _Question:
-            made = _Question(found.asked, compiled(found.graph), ())
+        def question(found: SavedQuestion, before: tuple[Answer, ...] = ()) -> _Question:
+            made = _Question(found.asked, loaded(found.graph), before)
+            name, exact, *_ = found.asked
             for key, after in found.next:
+                answers = (*before, answer_of(name, exact, key))
                 made.follows(
-                    key, question(after) if isinstance(after, SavedQuestion) else compiled(after)
+                    key,
+                    question(after, answers) if isinstance(after, SavedQuestion) else loaded(after),
                 )
             late._reads |= frozenset(found.asked.reads)
             late._random |= made.model._draws
             return made
 
         late = cls.__new__(cls)
-        late._begin(_not_saved, _not_compiled, saved.outputs, options)
+        imported, compiled = new or NewModels(_not_saved, _not_compiled)
+        late._begin(imported, compiled, saved.outputs, options, variants)
         late._first = question(saved.first)
         late._initial = late._first.model
         return late
@@ -179,6 +196,9 @@ class SpecializedModel(ChosenModel):
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._left = 0
         """Models that may still be compiled before a call needs them."""
+        self.note_new: Callable[[], object] | None = None
+        """Called after a call that compiled a model."""
+        self._noted = 0
 
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
         return Prepared(0, (f"the model depends on data: {self._first.asked.what}",))
@@ -224,6 +244,7 @@ class SpecializedModel(ChosenModel):
         """The same, of which all numbers are computed; the sizes alone."""
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
+        is_new = False
         while isinstance(at, _Question):
             name, exact, what, _ = at.asked
             (found,) = at.model._run({**feeds, **sizes}, key, note)
@@ -241,7 +262,11 @@ class SpecializedModel(ChosenModel):
                     after = at.next.get(decided)
                     if after is None:
                         after = at.follows(decided, self._after(at, answer))
+                        is_new = True
             at = after[1]
+        if is_new and self.note_new is not None and self._noted < MAX_NOTED:
+            self._noted += 1
+            self.note_new()
         return at, sizes
 
     def _after(self, question: _Question, answer: Answer) -> Model | _Question:

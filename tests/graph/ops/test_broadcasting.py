@@ -11,7 +11,7 @@ from tests.frontends.onnx_models import model_of
 from tests.guarded import guarded, guarding
 
 from ftuner.errors import ShapeError
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import default_backend
 from ftuner.runtime.model import Model

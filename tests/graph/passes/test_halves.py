@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, DType
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.arrays import converted
 from ftuner.graph.ir import Graph
 from ftuner.graph.passes.halves import half_weights

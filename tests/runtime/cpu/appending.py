@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from tests.runtime.cpu.decoders import Decoder
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.arrays import Array

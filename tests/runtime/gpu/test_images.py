@@ -8,7 +8,7 @@ pytest.importorskip("onnx")
 from tests.frontends.onnx_models import parsed
 from tests.runtime.gpu.backends import interpreted
 
-from ftuner.frontends.onnx import import_model
+from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.executable import CompiledGraph
 from ftuner.runtime.model import Model

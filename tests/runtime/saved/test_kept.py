@@ -2,6 +2,7 @@
 depends on something else, or is damaged, is compiled again."""
 
 import gc
+import hashlib
 import os
 import shutil
 import stat
@@ -26,12 +27,14 @@ from tests.frontends.onnx_models import parsed
 from tests.runtime.saved.files import MODELS, ONES, Arrays, dense, pictures, weight
 
 import ftuner
-from ftuner import inference
+from ftuner import inference, ort
 from ftuner.errors import CacheWarning, GraphError
+from ftuner.graph.sources import Files
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.program import ProgramWriter
-from ftuner.runtime.saved import container, kept
+from ftuner.runtime.saved import container, kept, models
+from ftuner.runtime.saved.models import Sections
 
 
 class Loads:
@@ -188,20 +191,28 @@ found = ftuner.load(sys.argv[1])(x=np.ones((5, 48), np.float32))
 names = " ".join(sys.modules)
 print(found["y"].tobytes().hex(), names, sep=chr(10))
 """
+SESSION = """
+import sys
+import numpy as np
+import ftuner.ort
+(found,) = ftuner.ort.InferenceSession(sys.argv[1]).run(None, {"x": np.ones((5, 48), np.float32)})
+print(found.tobytes().hex(), " ".join(sys.modules), sep=chr(10))
+"""
 OF_COMPILATION = {
     "llvmlite", "onnx", "ftuner.compiler", "ftuner.frontends.onnx.importer", "ftuner.graph.folding",
     "ftuner.graph.passes.pipeline", "ftuner.graph.ops.table", "ftuner.runtime.compile_processes",
 }  # fmt: skip
 
 
-def test_a_second_process_imports_no_compiler(file: Path, cache_folder: Path) -> None:
+@pytest.mark.parametrize("child", [CHILD, SESSION])
+def test_a_second_process_imports_no_compiler(child: str, file: Path, cache_folder: Path) -> None:
     # A file that the folder does not have of an earlier run.
     text, new = "(float[n, 48] x) => (float[n, 9] y) { y = MatMul(x, w) }", np.random.default_rng()
     written(file, parsed(text, 17, w=new.standard_normal((48, 9)).astype(np.float32)))
     env = {**os.environ, CACHE_VARIABLE: str(cache_folder)}
-    first, names = printed("-c", CHILD, str(file), env=env).splitlines()
+    first, names = printed("-c", child, str(file), env=env).splitlines()
     assert not OF_COMPILATION - {*names.split()}
-    second, names = printed("-c", CHILD, str(file), env=env).splitlines()
+    second, names = printed("-c", child, str(file), env=env).splitlines()
     assert second == first
     assert OF_COMPILATION.isdisjoint(names.split())
 
@@ -315,6 +326,31 @@ def test_data_that_changes_while_it_is_read_is_not_kept(
     assert not (loads.cache.folder / "models").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="the system does not say when a file was changed")
+def test_digests_of_large_files_are_noted(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a state that any write changes, once that is some seconds old."""
+    data, digests = file.read_bytes(), list[object]()
+    digest = kept._digest
+
+    def counted(path: Any) -> str:
+        digests.append(path)
+        return digest(path)
+
+    monkeypatch.setattr(kept, "_digest", counted)
+    monkeypatch.setattr(kept, "LEAST_NOTED_BYTES", 1)
+    for settled, count in ((3600.0, 1), (3600.0, 2), (-1.0, 3), (-1.0, 3)):
+        monkeypatch.setattr(kept, "SETTLED_S", settled)
+        assert kept.known_digest(file, loads.cache) == hashlib.sha256(data).hexdigest()
+        assert len(digests) == count
+    times = file.stat()
+    changed = data.replace(b"MatMul", b"MatMux")
+    file.write_bytes(changed)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert kept.known_digest(file, loads.cache) == hashlib.sha256(changed).hexdigest()
+
+
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="the system names no holes")
 def test_an_entry_has_no_holes(loads: Loads, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -402,11 +438,180 @@ RUN_TIME = """(float[n, 8] x, int64[1] axes) => (float[] y) {
 }"""
 
 
-def test_what_is_not_kept(loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models for numbers or axes that a run brings, and those that were read with extensions."""
+def test_models_for_numbers_that_a_run_brings(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of earlier processes are loaded; others are compiled, and kept as well."""
     written(file, parsed(RUN_TIME, 17, w=weight(8, 8)))
+    x, made = weight(2, 8), list[object]()
+    compiler = import_module("ftuner.compiler")
+    compiled = compiler.compiled
+
+    def counted(*arguments: Any) -> Any:
+        made.append(arguments)
+        return compiled(*arguments)
+
+    monkeypatch.setattr(compiler, "compiled", counted)
+    wanted = {axis: np.expand_dims(loads(file)(x=x, axes=np.array([1]))["y"][:, 0], axis)
+              for axis in (0, 1, 2)}  # fmt: skip
+    assert loads.compiled == 1
+    for axis, new in ((1, 0), (0, 1), (0, 0), (2, 1), (1, 0), (2, 0)):
+        model = loads(file)
+        made.clear()
+        for _ in range(2):
+            np.testing.assert_array_equal(model(x=x, axes=np.array([axis]))["y"], wanted[axis])
+        assert len(made) == new, axis
+    assert loads.compiled == 1
+    model = loads(file)
+    written(file, parsed(RUN_TIME, 17, w=weight(8, 8)))
+    with pytest.raises(GraphError, match="file has changed"):
+        model(x=x, axes=np.array([-1]))
+
+
+CONDITION = """(float[n] x, bool on, float[m] z) => (float[] y) {
+    y = If(on) <
+        then_branch = left () => (float[] u) { u = Add(x, z) },
+        else_branch = right () => (float[] v) { v = Neg(x) }
+    >
+}"""
+
+
+def test_models_of_both_branches(loads: Loads, file: Path) -> None:
+    """Whichever the condition is, nothing is compiled by a later process."""
+    written(file, parsed(CONDITION, 17))
+    x = np.arange(3, dtype=np.float32)
+    for on, wanted in ((True, 2 * x), (False, -x), (True, 2 * x)):
+        found = loads(file)(x=x, on=np.array(on), z=x)["y"]
+        np.testing.assert_array_equal(found, wanted)
+    assert loads.compiled == 1
+
+
+def test_sessions(loads: Loads, file: Path) -> None:
+    """A second session of a file compiles nothing, and says the same of it."""
+    text = """(float[n, 4] x, float[n, 4] z) => (float[n, 4] y) <float[1] scale = {2}> {
+        a = MatMul(x, w)
+        b = Mul(a, scale)
+        y = Add(b, z)
+    }"""
+    made = parsed(text, 17, w=weight(4, 4))
+    made.graph.input.append(onnx.helper.make_tensor_value_info("scale", 1, [1]))
+    made.producer_name = "tests"
+    made.metadata_props.add(key="alphabet", value="abc")
+    written(file, made)
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 2)
+    feeds = {"x": weight(2, 4), "z": weight(2, 4)}
+    own, again = (ort.InferenceSession(file) for _ in range(2))
+    assert loads.compiled == 1
+    for said in (
+        lambda s: s.get_inputs(), lambda s: s.get_outputs(), lambda s: s.get_modelmeta(),
+        lambda s: s.get_overridable_initializers(),
+    ):  # fmt: skip
+        assert said(own) == said(again)
+    assert again.get_modelmeta().custom_metadata_map == {"alphabet": "abc"}
+    np.testing.assert_array_equal(own.run(None, feeds)[0], again.run(None, feeds)[0])
+    # Whatever else decides the model is part of its key.
+    scale = {**feeds, "scale": np.array([3], np.float32)}
+    np.testing.assert_array_equal(own.run(None, scale)[0], again.run(None, scale)[0])
+    assert loads.compiled == 2
     for _ in range(2):
-        assert loads(file)(x=weight(2, 8), axes=np.array([0]))["y"].shape == (1, 2, 8)
+        assert ort.InferenceSession(file, options).get_inputs()[0].shape == [2, 4]
+    assert loads.compiled == 3
+    given = ort.SessionOptions()
+    given.add_initializer("w", ort.OrtValue.ortvalue_from_numpy(np.eye(4, dtype=np.float32)))
+    for _ in range(2):
+        (found,) = ort.InferenceSession(file, given).run(None, feeds)
+        np.testing.assert_array_equal(found, feeds["x"] * 2 + feeds["z"])
+    assert loads.compiled == 5
+    # An input whose extents contradict the names of the file.
+    (found,) = again.run(None, {**feeds, "z": weight(1, 4)})
+    assert found.shape == (2, 4)
+
+
+def large(folder: Path, outside: bool) -> tuple[Path, Arrays]:
+    """A file of weights of more than 1 MiB: read by rows, transposed, scaled, side by side."""
+    text = """(int64[n] ids) => (float[n, 8] y) <float eighth = {0.125}> {
+        x = Gather(table, ids)
+        a = MatMul(x, w0)
+        q = Mul(a, eighth)
+        k = MatMul(x, w1)
+        turned = Transpose<perm=[1, 0]>(w2)
+        v = MatMul(x, turned)
+        p = Mul(q, k)
+        r = Relu(p)
+        s = Add(r, v)
+        t = MatMul(s, w3)
+        b = Relu(t)
+        y = MatMul(b, out)
+    }"""
+    weights = {name: weight(520, 520) for name in ("table", "w0", "w1", "w2", "w3")}
+    path = written(folder / "large.onnx", parsed(text, 17, out=weight(520, 8), **weights))
+    if outside:
+        onnx.save(onnx.load(path), path, save_as_external_data=True, location="large.data",
+                  size_threshold=1024)  # fmt: skip
+    return path, {"ids": np.array([3, 519, 0])}
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_weights_of_large_models_stay_in_their_file(
+    outside: bool, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, feeds = large(tmp_path, outside)
+    monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
+    own = loads(path)
+    assert loads.entry.stat().st_size < 1 << 20
+    again = loads(path)
+    assert loads.compiled == 1
+    same(own, again, feeds)
+    assert own.weights_bytes == again.weights_bytes
+    first, second = tmp_path / "own.ftuner", tmp_path / "again.ftuner"
+    ftuner.save(own, first)
+    ftuner.save(again, second)
+    assert first.read_bytes() == second.read_bytes()
+    # What is loaded does not depend on the file any more.
+    data = tmp_path / "large.data" if outside else path
+    wanted = again.run(feeds)
+    data.write_bytes(bytes(data.stat().st_size))
+    gc.collect()
+    for x, y in zip(again.run(feeds), wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_any_weights_that_are_made_of_their_file(
+    make: Any, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of whatever size they are, and whatever steps read them."""
+    made, feeds = make()
+    path = written(tmp_path / "model.onnx", made)
+    onnx.save(made, path, save_as_external_data=True, location="data", size_threshold=0)
+    monkeypatch.setattr(models, "MAX_WITHIN_BYTES", 0)
+    monkeypatch.setattr(models, "Sections", lambda makes: Sections(makes=True))
+    own, again = loads(path), loads(path)
+    assert loads.compiled == 1
+    same(own, again, feeds)
+    assert own.weights_bytes == again.weights_bytes
+
+
+def test_a_large_file_that_changes_while_it_is_loaded(
+    loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, feeds = large(tmp_path, False)
+    monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
+    own = loads(path)
+    outer = Files.__getitem__
+
+    def touched(self: Files, location: str) -> memoryview:
+        path.touch()
+        return outer(self, location)
+
+    monkeypatch.setattr(Files, "__getitem__", touched)
+    same(own, loads(path), feeds)
+    assert loads.compiled == 2
+
+
+def test_what_is_not_kept(loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models for numbers of axes that a run brings, and those that were read with extensions."""
     written(file, parsed("(float[] x) => (float[] y) { y = Relu(x) }", 17))
     assert loads.is_compiled(file)
     assert loads.is_compiled(file)

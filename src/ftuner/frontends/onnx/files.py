@@ -21,6 +21,7 @@ from ftuner.errors import GraphError, MissingFileError, ParseError
 from ftuner.frontends.onnx import weight_stream
 from ftuner.frontends.onnx.ort_format import is_ort_format
 from ftuner.graph.ir import Array
+from ftuner.graph.sources import note_bytes
 from ftuner.runtime.cpu.memory import not_allocated, passing
 
 NO_FILES: Mapping[str, Array] = MappingProxyType({})
@@ -65,7 +66,10 @@ def parted(data: bytes) -> weight_stream.Apart:
 
 
 def _apart(file: BufferedIOBase, size: int, what: str) -> weight_stream.Apart:
-    return weight_stream.read_apart(file, size, lambda count: _read(file, count, what))
+    found = weight_stream.read_apart(file, size, lambda count: _read(file, count, what))
+    for (offset, _), weight in found.weights.items():
+        note_bytes(weight, weight_stream.OWN_FILE, offset)
+    return found
 
 
 class ExternalData:
@@ -122,6 +126,7 @@ class ExternalData:
                 )
             file.seek(offset)
             found = _read(file, size, what)
+            note_bytes(found, location, offset)
         self._known[path, offset, size] = found
         return found
 

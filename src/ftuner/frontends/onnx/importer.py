@@ -260,8 +260,8 @@ def _import_graph(
         opset = opsets.get(record.domain)
         if opset is None:
             raise GraphError(f"{record.label}: the model names no version of {record.domain!r}")
-        expect_valid(record, opset)
         operands = tuple(scope[name] for name in record.inputs)
+        expect_valid(record, opset, operands)
         context.builder.operands = tuple(v.shape for v in operands if isinstance(v, Value))
         importer = importer_of(record.domain, record.op)
         results: Sequence[Operand]

@@ -1,15 +1,17 @@
 """Checks nodes against the schemas of their operators: names and types of attributes, numbers of
-inputs and outputs."""
+inputs and outputs, element types of inputs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
+from ftuner.core.units import count
 from ftuner.errors import GraphError
+from ftuner.frontends.onnx.reading import PACKED
 from ftuner.frontends.onnx.records import (
     MICROSOFT,
     Attribute,
@@ -18,13 +20,25 @@ from ftuner.frontends.onnx.records import (
     TensorRecord,
 )
 from ftuner.frontends.onnx.signatures import REGISTERED
+from ftuner.graph.ir import Value
 
 _KINDS: Mapping[str, type] = {
     "INT": int, "FLOAT": float, "STRING": str, "TENSOR": TensorRecord, "GRAPH": GraphRecord,
 }  # fmt: skip
 _MEMBERS: Mapping[str, type] = {"INTS": int, "FLOATS": float, "STRINGS": str}
+_FLOATS = {"float": "float32", "double": "float64"}
 _MAX_VERSION = 2**31 - 1
 """Largest version that `onnx.defs` accepts."""
+
+
+class _Input(NamedTuple):
+    """An input of a schema; the last one stands for all that follow."""
+
+    is_required: bool
+    kind: str = ""
+    """Inputs of one kind have one element type; those without a kind, any of `dtypes`."""
+    dtypes: frozenset[str] = frozenset()
+    """Element types that tensors may have; empty for any."""
 
 
 class _Schema(NamedTuple):
@@ -35,6 +49,9 @@ class _Schema(NamedTuple):
     inputs: float
     outputs: float
     """The largest numbers of inputs and outputs."""
+    least: int = 0
+    """The smallest number of inputs."""
+    formal: tuple[_Input, ...] = ()
 
 
 _WINDOW = {
@@ -84,12 +101,14 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
 """Schemas of onnxruntime's operators whose importers read attributes beside their signatures."""
 
 
-def expect_valid(node: NodeRecord, opset: int) -> None:
+def expect_valid(node: NodeRecord, opset: int, operands: Sequence[object]) -> None:
     """Check a node against the schema of its operator's version. An operator that the installed
-    `onnx` does not know is checked by its importer alone.
+    `onnx` does not know is checked by its importer alone. `operands`: its inputs.
 
     Raises:
-        GraphError: an unknown attribute or one of another type; too many inputs or outputs.
+        GraphError: an unknown attribute or one of another type; too few or too many inputs, or too
+            many outputs; a required input that is left out; tensors of other element types than the
+            operator takes, or of different ones where it takes one.
     """
     schema = _schema(node.domain, node.op, opset)
     if schema is None:
@@ -108,6 +127,31 @@ def expect_valid(node: NodeRecord, opset: int) -> None:
     ):  # fmt: skip
         if len(names) > most:
             raise GraphError(f"{node.label}: {len(names)} {what}; at most {most}")
+    if len(operands) < schema.least:
+        what = count(len(operands), "input")
+        raise GraphError(f"{node.label}: {what}; at least {schema.least}")
+    _expect_types(node, schema.formal, operands)
+
+
+def _expect_types(node: NodeRecord, formal: Sequence[_Input], operands: Sequence[object]) -> None:
+    """Raise GraphError unless required inputs are there and tensors have types that go together."""
+    first: dict[str, tuple[int, str]] = {}
+    for number, operand in enumerate(operands if formal else ()):
+        is_required, kind, dtypes = formal[min(number, len(formal) - 1)]
+        if operand is None and is_required:
+            raise GraphError(f"{node.label}: input {number} is missing")
+        if not isinstance(operand, Value) or not dtypes:
+            continue
+        dtype = operand.dtype.name
+        if dtype not in dtypes:
+            known = ", ".join(sorted(dtypes))
+            raise GraphError(f"{node.label}: input {number} is of {dtype}; expected {known}")
+        other, expected = first.setdefault(kind or str(number), (number, dtype))
+        if dtype != expected:
+            raise GraphError(
+                f"{node.label}: input {other} is of {expected} and input {number} of {dtype}; "
+                "expected one element type"
+            )
 
 
 def _is_of(value: Attribute, kind: str) -> bool:
@@ -125,7 +169,12 @@ def _schema(domain: str, op: str, opset: int) -> _Schema | None:
     importer = REGISTERED.get((domain, op))
     if importer is None or not (own := importer.at(opset)).is_whole:
         return None
-    return _Schema({a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf)
+    required = own.required_inputs
+    return _Schema(
+        {a.name: a.kind for a in own.attributes}, own.most_inputs, math.inf,
+        max((n for n, needed in enumerate(required, 1) if needed), default=0),
+        tuple(map(_Input, required)),
+    )  # fmt: skip
 
 
 @cache
@@ -136,4 +185,19 @@ def _of_onnx(domain: str, op: str, opset: int) -> _Schema | None:
     except definitions.SchemaError:
         return None
     attributes = {name: a.type.name for name, a in found.attributes.items()}
-    return _Schema(attributes, found.max_input, found.max_output)
+    formal = tuple(
+        _Input(
+            given.option.name == "Single",
+            given.type_str if given.is_homogeneous else "",
+            frozenset(_dtype_name(t) for t in given.types if t.startswith("tensor(")),
+        )
+        for given in found.inputs
+    )
+    return _Schema(attributes, found.max_input, found.max_output, found.min_input, formal)
+
+
+def _dtype_name(tensor: str) -> str:
+    """The name of the dtype that holds the elements of one of ONNX's types of tensors."""
+    name = tensor.removeprefix("tensor(").removesuffix(")")
+    packed = PACKED.get(name)
+    return _FLOATS.get(name, name) if packed is None else packed.name

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from inspect import Parameter, formatannotation, signature
 from typing import NamedTuple, TypeVar, cast
@@ -155,6 +156,11 @@ class Signature:
         several = any(p.kind is Parameter.VAR_POSITIONAL for p in self.inputs)
         return math.inf if several else len(self.inputs)
 
+    @property
+    def required_inputs(self) -> list[bool]:
+        """Whether each input is required; of several that are one parameter, the first one is."""
+        return [not _kind(p).endswith("| None") for p in self.inputs]
+
     @cached_property
     def _first(self) -> list[Callable[[Context, NodeView], object]]:
         return [_GIVEN[p.name] for p in self.parameters if p.name in _GIVEN]
@@ -215,6 +221,9 @@ def onnx(
 
     def register(function: F) -> F:
         made, module = Signature(function, bound), function.__module__
+        if not module.startswith("ftuner.frontends."):
+            # Those of ftuner are registered first, whatever is imported first.
+            import_module(f"{__package__}.importer")
         note_extension(module)
         for op in ops:
             found = REGISTERED.get((domain, op))

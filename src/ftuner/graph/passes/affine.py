@@ -17,6 +17,7 @@ from ftuner.graph.arrays import converted, widened
 from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
 from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings
+from ftuner.graph.sources import note_made
 
 _COUNTING = frozenset({"cast", "floor", "ceil", "rint"})
 """Conversions between integers and floats. A result next to one of them may be exactly half a step,
@@ -163,6 +164,10 @@ def _product(around: Surroundings, chain: _Chain) -> Value | None:
     if around.only_consumer(weight) is not product:
         # Another copy of the weight would cost more than a multiplication.
         return None
-    factors = converted(scale.reshape(-1), weight.dtype)
-    scaled = widened(weight.constant, weight.dtype) * widened(factors, weight.dtype)
+    operands = [
+        widened(x, weight.dtype)
+        for x in (weight.constant, converted(scale.reshape(-1), weight.dtype))
+    ]
+    scaled = np.multiply(*operands)
+    note_made(scaled, "multiply", operands)
     return apply(product.op, a, constant(scaled, weight.dtype), **product.attributes)

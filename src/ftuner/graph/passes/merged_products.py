@@ -13,6 +13,7 @@ from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Array, Graph, Node, Value, writing_to
 from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings, constant
+from ftuner.graph.sources import note_made
 
 MAX_COPIED_BYTES = 16 << 10
 """Largest constant that several groups may copy: the bias of a layer, but no weight."""
@@ -91,7 +92,9 @@ class _Joined:
         key = tuple(map(id, arrays))
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = constant(name, dtype, np.concatenate(arrays, axis=-1))
+            joined = np.concatenate(arrays, axis=-1)
+            note_made(joined, "concatenate", arrays, axis=-1)
+            found = self._made[key] = constant(name, dtype, joined)
         return found
 
 

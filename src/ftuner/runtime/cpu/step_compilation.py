@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from ftuner.codegen.llvm.objects.bundle import Bundle
@@ -10,6 +10,7 @@ from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered, Step
 from ftuner.planner.cpu.planner import PanelWidth, Planner, know_width, planner_for
 from ftuner.runtime.backend import Options
+from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.kept_plans import KeptPlans, kept_plans, know_plans
 from ftuner.runtime.cpu.packed_weights import know_covers
 from ftuner.runtime.cpu.plan_records import kept_covers
@@ -34,7 +35,9 @@ class StepCompiler:
         session = self._session
         kernels, hardware = session.kernels, session.hardware
         isa, kinds = kernels.isa, [kind_of(step) for step in steps]
-        made = None if saved is None else {(id(w.of), w.form): w.packed for w in saved.weights}
+        made: dict[tuple[int, Hashable], Array] | None = None
+        if saved is not None:
+            made = {(id(of), form): x for of, form, x in saved.weights if x is not None}
         wanted: list[Bundle] = []
         known: tuple[tuple[Any, ...], ...] = ()
         plans: tuple[Any, ...] = ()

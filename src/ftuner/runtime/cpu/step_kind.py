@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
 from ftuner.graph.ragged import Rows
+from ftuner.graph.sources import can_be_made, made_again, note_hollow
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa
@@ -89,7 +91,7 @@ class Loaded:
     weight with one width share them."""
     made: dict[tuple[int, Hashable], Array] | None = None
     """Packed weights of a saved model, by the keys of `packed`, also those that are packed again
-    for this machine; None if weights are packed now."""
+    for this machine, without those of arrays that it has; None if weights are packed now."""
     covers: UsedCovers = field(default_factory=dict)
     """Covers that steps read."""
     chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class Loaded:
         left = self.hollows.get(id(buffer.array))
         if left is None:
             left = self.hollows[id(buffer.array)] = hollow(buffer.array.dtype, buffer.array.shape)
+            note_hollow(left, buffer.array)
         return replace(view, buffer=replace(buffer, array=left, packed=True))
 
 
@@ -127,27 +130,28 @@ def packed_once(
     k, n = static(shape)
     form = "n by k" if turned else "k by n"
 
-    def matrices() -> Array:
+    def matrices(array: Array) -> Array:
         return array.reshape(1, n, k) if turned else array.reshape(k, n).T[None]
 
     return packed_as(array, form, (n, k), matrices, products, width, loaded)
 
 
 def packed_as(
-    array: Array, form: Hashable, extents: tuple[int, int], matrices: Callable[[], Array],
+    array: Array, form: Hashable, extents: tuple[int, int], matrices: Callable[[Array], Array],
     products: Products, width: int, loaded: Loaded,
 ) -> Panels:  # fmt: skip
     """Matrices that are made of an array, in panels of `width` vectors, one matrix after the other;
     steps that make the same matrices share them. `form`: names what is made of the array, for equal
-    `extents`. `extents`: n and k of each matrix. `matrices`: makes them, of (count, n, k)."""
+    `extents`. `extents`: n and k of each matrix. `matrices`: makes (count, n, k) of the array."""
     library, made = products.compiled.library, loaded.made
     key = (form, *extents, width, library.lanes, library.types.b)
-    if made is not None and (id(array), key) not in made:
+    if made is not None and (id(array), key) not in made and not can_be_made(array):
         given = _unpacked(array, key, extents, made)
         made[id(array), key] = pack_several(products, given, width).packed
     return kept_panels(
-        array, key, extents, lambda: pack_several(products, matrices(), width).packed, width, loaded
-    )
+        array, key, extents, lambda x: pack_several(products, matrices(x), width).packed, width,
+        loaded,
+    )  # fmt: skip
 
 
 def _unpacked(
@@ -171,10 +175,10 @@ def _unpacked(
 
 
 def kept_panels(
-    array: Array, form: Hashable, extents: tuple[int, int], make: Callable[[], Array], width: int,
-    loaded: Loaded,
+    array: Array, form: Hashable, extents: tuple[int, int], make: Callable[[Array], Array],
+    width: int, loaded: Loaded,
 ) -> Panels:  # fmt: skip
-    """What is packed of an array in a form, which steps of the program share, and models of a
+    """What `make` packs of an array in a form, which steps of the program share, and models of a
     file.
 
     Raises:
@@ -183,12 +187,13 @@ def kept_panels(
     key = (id(array), form)
     panels = loaded.packed.get(key)
     if panels is None:
-        if loaded.made is not None:
-            if key not in loaded.made:
+        packed = None if loaded.made is None else loaded.made.get(key)
+        if packed is None:
+            whole = array if loaded.made is None else made_again(array)
+            if whole is None:
                 raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
-            packed = loaded.made[key]
-        else:
-            packed = make() if loaded.shared is None else loaded.shared.get(array, form, make)
+            pack = partial(make, whole)
+            packed = pack() if loaded.shared is None else loaded.shared.get(whole, form, pack)
         panels = loaded.packed[key] = Panels(packed, width, *extents, loaded.weights_bytes)
     return panels
 

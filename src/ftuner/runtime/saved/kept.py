@@ -7,10 +7,10 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -22,34 +22,42 @@ from ftuner.core.frozen import dataclass
 from ftuner.core.operating_system import instruction_flush
 from ftuner.core.version import VERSION
 from ftuner.errors import FTunerError, GraphError, ParseError
+from ftuner.graph.sources import Files
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cache import MODELS
-from ftuner.runtime.chosen_model import ChosenModel
+from ftuner.runtime.cache import MODELS, Cache
+from ftuner.runtime.chosen_model import UnrankedModel
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.model import Model
 from ftuner.runtime.request import Request
 from ftuner.runtime.saved import container, models
+from ftuner.runtime.specialization import SavedSpecialization
 
 MODEL_SHARE = 0.5
-"""Of the cache's bound, which the packed weights of one model may take. Assumed."""
+"""Of the cache's bound, which one model may take. Assumed. The weights of larger ones are made of
+their file again, as far as that is known."""
+LEAST_NOTED_BYTES = 16 << 20
+"""Smallest file whose digest is noted: to compute it takes 9 ms on a loaded AMD EPYC."""
+SETTLED_S = 2.0
+"""After this time no write leaves a file in the state that it had: most systems count its times in
+0.01 s or less, FAT in 2 s."""
 _BLOCK_BYTES = 1 << 20
 _PACKAGE = Path(__file__).parents[2]
 """Of ftuner."""
 _IMPORTED_S = time.time()
 
 _LOG = logging.getLogger(__name__)
-Inputs = tuple[tuple[str, str, tuple[int | str | None, ...]], ...]
-"""The name, dtype and dims of each input as a file has them."""
 
 
 class Read(NamedTuple):
     """What is to be known of a file that was read."""
 
-    inputs: Inputs | None
-    """If it names several of their dims alike."""
+    header: Callable[[], Any]
+    """What the file declares, as the front end has it."""
+    repeated: bool
+    """Whether it names several dims of its inputs alike."""
     files: Mapping[str, FileState]
     """The states of data outside the file, by location, before it was read."""
 
@@ -57,11 +65,12 @@ class Read(NamedTuple):
 class Found(NamedTuple):
     """A model that the cache has."""
 
-    graph: SplitGraph
+    graph: SplitGraph | SavedSpecialization
     code: LoadedObject
     """Its machine code, which the back end has as long as this is kept."""
-    inputs: Inputs | None
-    """As of `Read`."""
+    read: Read
+    data: Files
+    """Of what weights are made, as long as this is kept."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +92,14 @@ class Place:
         def read(file: BinaryIO) -> Found | None:
             try:
                 content, sections = container.read_open(file.fileno(), self.backend.cores)
-                if not self._are_same(content["files"]):
+                states = self._states(content["files"])
+                if states is None:
                     return None
-                graph = models.graph_of(content, sections)
-                if not isinstance(graph, SplitGraph):
-                    raise ParseError("its last entry is not a graph")
+                data = Files(lambda location: self._outside(location) if location else self.path)
+                graph = models.graph_of(content, sections, data)
                 code = self.backend.kernels.add(models.image_of(content, sections))
-                inputs = content["inputs"]
-                if inputs is not None:
-                    inputs = tuple((name, dtype, tuple(dims)) for name, dtype, dims in inputs)
-                return Found(graph, code, inputs)
+                header = cache(partial(models.value_of, content["header"], sections))
+                return Found(graph, code, Read(header, bool(content["repeated"]), states), data)
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
@@ -105,42 +112,56 @@ class Place:
     def keep(self, model: Model, read: Read) -> None:
         """Have the cache keep what was compiled of the file, unless it is large, of a kind that
         cannot be kept, or one of the files has changed meanwhile."""
-        sections = models.Sections()
         # A model without variants, though its file names dims alike, is logged at each load.
-        whole = (read.inputs is None) == (model.variants is None)
-        read_bytes = sum(size for size, *_ in read.files.values())
+        whole = read.repeated == (model.variants is not None)
         most = MODEL_SHARE * self.backend.cache.max_bytes
-        large = max(model.weights_bytes, read_bytes) > most
-        if large or not whole or EXTENSIONS or isinstance(model, ChosenModel):
+        if not whole or EXTENSIONS or isinstance(model, UnrankedModel):
             return
         if not self.backend.cache.state().writeable:
             return
+        weights_bytes = sum(x.weights_bytes for x in model.all_executables())
+        sections = models.Sections(makes=weights_bytes > most)
         try:
             entries = models.steps_section(model, sections)
+            header = models.section_of(read.header(), sections)
             kernels, bundles = models.code_of(model)
             image = kernels.kept_image(bundles)
-            paths = {location: self._outside(location) for location in read.files}
-            files = {location: _digest(path) for location, path in paths.items()}
-            states = {location: state_of(path) for location, path in paths.items()}
-            changed = state_of(self.path) != self.state or read.files != states
+            files = {location: self._digest(self._outside(location)) for location in read.files}
+            changed = not self.is_unchanged(read)
         except (FTunerError, OSError, MemoryError) as error:
             _LOG.info("%s is not kept in the cache: %s", self.path, error)
             return
         if image is None or changed:
             return
         content = {
-            "inputs": read.inputs, "files": files, "entries": entries,
-            "code": models.image_document(image, sections),
+            "header": header, "repeated": read.repeated, "files": files, "entries": entries,
+            "code": models.image_document(image, sections), "made": sections.made,
         }  # fmt: skip
         size = sum(view.nbytes for view in sections.views)
+        if size > most:
+            _LOG.info("%s is not kept in the cache: of its weights, %d bytes are not made of the "
+                      "file as products read them", self.path, size)  # fmt: skip
+            return
         self.backend.cache.write_file(
             MODELS, self.key, size, lambda file: container.fill(file, content, sections.views)
         )
 
     def expect_same(self) -> None:
         """Raises GraphError if the file has changed. Reading says if it is gone."""
-        if os.path.isfile(self.path) and _digest(self.path) != self.content:
+        if os.path.isfile(self.path) and self._digest(self.path) != self.content:
             raise GraphError("the model's file has changed since it was loaded")
+
+    def is_unchanged(self, read: Read) -> bool:
+        """Whether the files are as they were before they were read."""
+        try:
+            paths = {location: self._outside(location) for location in read.files}
+            states = {location: state_of(path) for location, path in paths.items()}
+            return state_of(self.path) == self.state and states == read.files
+        except OSError:
+            return False
+
+    def _digest(self, path: str | Path) -> str:
+        return known_digest(path, self.backend.cache)
 
     def _outside(self, location: str) -> Path:
         """The path of data outside the file. Raises FileNotFoundError if there is none."""
@@ -150,17 +171,21 @@ class Place:
             raise FileNotFoundError(f"no file {location!r} beside {path}")
         return found
 
-    def _are_same(self, files: Mapping[str, str]) -> bool:
-        """Whether data outside the file has these digests."""
+    def _states(self, digests: Mapping[str, str]) -> dict[str, FileState] | None:
+        """The states of data outside the file, if it has these digests."""
         try:
-            return all(_digest(self._outside(x)) == known for x, known in files.items())
+            paths = {location: self._outside(location) for location in digests}
+            states = {location: state_of(path) for location, path in paths.items()}
+            same = all(self._digest(paths[location]) == x for location, x in digests.items())
         except OSError:
-            return False
+            return None
+        return states if same else None
 
 
-def place_of(path: str, request: Request, backend: Backend) -> Place | None:
+def place_of(path: str, request: Request, backend: Backend, given: object) -> Place | None:
     """The place of a model; None where none is kept: on a GPU, of a large file, or where not all is
-    known that its program depends on.
+    known that its program depends on. `given`: what decides it beside the file and the request, of
+    which the text says all.
 
     Raises:
         ConfigurationError: a number of threads out of range.
@@ -170,10 +195,9 @@ def place_of(path: str, request: Request, backend: Backend) -> Place | None:
     facts, threads, sources = backend.facts, request.threads, _sources(_PACKAGE)
     try:
         state = state_of(path)
-        large = state[0] > MODEL_SHARE * backend.cache.max_bytes
-        if large or not facts.features or not sources:
+        if not facts.features or not sources:
             return None
-        content = _digest(path)
+        content = known_digest(path, backend.cache)
     except OSError:
         return None  # Reading it says what is wrong.
     axis = request.batch_axis
@@ -182,7 +206,7 @@ def place_of(path: str, request: Request, backend: Backend) -> Place | None:
         models.hardware_document(backend.hardware), instruction_set(backend.target),
         backend.threads if threads is None else checked_threads(threads),
         request.append_in_place, request.precision, request.unpad,
-        sorted(map(repr, axis.items())) if isinstance(axis, Mapping) else axis,
+        sorted(map(repr, axis.items())) if isinstance(axis, Mapping) else axis, given,
     )  # fmt: skip
     key = hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
     return Place(backend, path, key, content, state)
@@ -207,6 +231,25 @@ def _sources(folder: Path) -> str:
     if not found or max(written for *_, written in found) > _IMPORTED_S:
         return ""
     return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
+
+
+def known_digest(path: str | Path, cache: Cache) -> str:
+    """The SHA-256 of a file's bytes. That of a large file is noted in the cache with the state of
+    the file, which changes when the file is written: the system sets the time of the change, which
+    only Windows lacks. Raises OSError."""
+    state = state_of(path)
+    size, _, changed_ns, *_ = state
+    if size < LEAST_NOTED_BYTES or os.name == "nt":
+        return _digest(path)
+    key = hashlib.sha256(repr((os.path.realpath(path), state)).encode()).hexdigest()[:32]
+    noted = cache.read(MODELS, key)
+    if noted is not None:
+        return noted.hex()
+    settled = time.time() - 1e-9 * changed_ns > SETTLED_S
+    found = _digest(path)
+    if settled and state_of(path) == state:
+        cache.write(MODELS, key, bytes.fromhex(found))
+    return found
 
 
 def _digest(path: str | Path) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -32,8 +33,10 @@ from ftuner.errors import (
     ParseError,
     SavedModelError,
 )
+from ftuner.graph.buffers import is_hollow
 from ftuner.graph.ir import Array
 from ftuner.graph.schedules import modules
+from ftuner.graph.sources import MAX_WITHIN_BYTES, Files, array_of, hollow_of, source_of
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware import correction
 from ftuner.hardware.isa import InstructionSet, instruction_set
@@ -46,6 +49,7 @@ from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
+from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
@@ -212,8 +216,12 @@ class Saved(NamedTuple):
 class Sections:
     """Bytes of a file; equal ones are one section."""
 
-    def __init__(self) -> None:
+    def __init__(self, makes: bool = False) -> None:
+        """`makes`: whether arrays that can be made of files are not written."""
         self.views: list[memoryview] = []
+        self.made: list[int] = []
+        """The sections that say how an array is made."""
+        self._makes = makes
         self._numbers: dict[bytes, int] = {}
         self._arrays: dict[int, int] = {}
 
@@ -232,6 +240,18 @@ class Sections:
         if number is None:
             elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             number = self._arrays[id(array)] = self.bytes(elements)
+        return number
+
+    def source(self, array: Array) -> int | None:
+        """The number of the section that says how an array is made; None if it is written."""
+        found = source_of(array) if self._makes and array.nbytes > MAX_WITHIN_BYTES else None
+        if found is None:
+            return None
+        table = values.Table(self.array)
+        table.add((found, not is_hollow(array)))
+        number = self.bytes(encoded(table.entries))
+        if number not in self.made:
+            self.made.append(number)
         return number
 
 
@@ -283,8 +303,14 @@ def steps_section(model: Model, sections: Sections) -> int:
     Raises:
         SavedModelError: a model that cannot be saved.
     """
-    table = values.Table(sections.array)
-    table.add(model.saved() if isinstance(model, SpecializedModel) else model.split_graph())
+    whole = model.saved() if isinstance(model, SpecializedModel) else model.split_graph()
+    return section_of(whole, sections)
+
+
+def section_of(value: object, sections: Sections) -> int:
+    """Add a value to sections; returns the number of its table. Raises SavedModelError."""
+    table = values.Table(sections.array, sections.source)
+    table.add(value)
     return sections.bytes(encoded(table.entries))
 
 
@@ -340,18 +366,46 @@ def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
     return Image(**{**body["code"], "data": _section(sections, body["code"]["data"])})
 
 
-def graph_of(body: Any, sections: Sequence[memoryview]) -> SplitGraph | SavedSpecialization:
-    """The steps of a body, with its weights. Raises ParseError, and what `MALFORMED` lists."""
+def graph_of(
+    body: Any, sections: Sequence[memoryview], files: Files | None = None
+) -> SplitGraph | SavedSpecialization:
+    """The steps of a body, with its weights. `files`: of which it makes some, and which is kept
+    until these are packed. Raises ParseError, and what `MALFORMED` lists."""
+    made: dict[int, Array] = {}
+    if files is not None:
+        made = {number: _made_again(number, sections, files) for number in body["made"]}
+    graph = value_of(body["entries"], sections, made)
+    if not isinstance(graph, SplitGraph | SavedSpecialization):
+        raise ParseError("its last entry is not a graph")
+    return graph
+
+
+def _made_again(number: int, sections: Sequence[memoryview], files: Files) -> Array:
+    """The array that a section says how to make; a hollow one, if it is packed."""
+    source, is_read = value_of(number, sections)
+    if not is_read:
+        return hollow_of(source, files)
+    found = array_of(source, files)
+    memory = long_lived(found.nbytes + container.SLACK_BYTES)[: found.nbytes]
+    kept = memory.view(found.dtype).reshape(found.shape)
+    kept[...] = found
+    return kept
+
+
+def value_of(
+    table: int, sections: Sequence[memoryview], made: Mapping[int, Array] = MappingProxyType({})
+) -> Any:
+    """The value of the table in a section. `made`: arrays of numbers that are made of files. Raises
+    ParseError, and what `MALFORMED` lists."""
 
     def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        if number in made:
+            return made[number]
         if 0 in shape:
             return np.empty(shape, dtype)
         return np.frombuffer(_section(sections, number), dtype).reshape(shape)
 
-    graph = values.read(json.loads(bytes(_section(sections, body["entries"]))), array)
-    if not isinstance(graph, SplitGraph | SavedSpecialization):
-        raise ParseError("its last entry is not a graph")
-    return graph
+    return values.read(json.loads(bytes(_section(sections, table))), array)
 
 
 def _section(sections: Sequence[memoryview], number: int) -> memoryview:

@@ -19,15 +19,17 @@ from typing import Any
 import numpy as np
 
 from ftuner.errors import ParseError, SavedModelError
-from ftuner.graph.buffers import hollow
+from ftuner.graph.buffers import hollow, is_hollow
 from ftuner.graph.ir import MAX_RANK, Array
 from ftuner.graph.schedules import SCHEDULES
+from ftuner.graph.splitting import PackedWeight
 
 _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
-    "core.product", "core.recurrence", "core.symbolic", "graph.specialization", "graph.appending",
-    "graph.buffers", "graph.ir", "graph.ops.learning", "graph.ops.text", "graph.ragged",
-    "graph.splitting", "graph.steps", "runtime.specialization", "runtime.model", "tasks.program",
+    "core.product", "core.recurrence", "core.symbolic", "frontends.onnx.records",
+    "graph.specialization", "graph.appending", "graph.buffers", "graph.ir", "graph.ops.learning",
+    "graph.ops.text", "graph.ragged", "graph.sources", "graph.splitting", "graph.steps",
+    "runtime.specialization", "runtime.model", "tasks.program",
     *(schedule.module_name("step").removeprefix("ftuner.") for schedule in SCHEDULES),
 )  # fmt: skip
 """The modules whose dataclasses and named tuples are written."""
@@ -87,10 +89,13 @@ def schema() -> str:
 class Table:
     """Writes values as entries, each once."""
 
-    def __init__(self, store: Callable[[Array], int]) -> None:
-        """`store`: keeps the elements of an array; returns their number."""
+    def __init__(
+        self, store: Callable[[Array], int], made: Callable[[Array], int | None] = lambda x: None
+    ) -> None:
+        """`store`: keeps the elements of an array; returns their number. `made`: the same of an
+        array, or of what a hollow one stands for, that can be made again; it is not packed then."""
         self.entries: list[Any] = []
-        self._store = store
+        self._store, self._made = store, made
         self._known: dict[object, int] = {}
         """Entries by their content."""
         self._of: dict[int, int] = {}
@@ -110,15 +115,21 @@ class Table:
             if self._number(value) is not None:
                 continue
             if apart is None:
-                apart = _taken_apart(value)
+                if isinstance(value, PackedWeight) and self._made(value.of) is not None:
+                    apart = _taken_apart(value._replace(packed=None))
+                else:
+                    apart = _taken_apart(value)
                 left.append((value, apart))
                 left += [(part, None) for part in apart[1]]
                 continue
             head, parts = apart
             numbers = [self._number(part) for part in parts]
             shared = not isinstance(value, np.ndarray) and head not in _KEPT_APART
-            if head == "array":
-                numbers.append(self._store(value))
+            if head in ("array", "hollow"):
+                made = self._made(value)
+                head = head if made is None else "array"
+                if head == "array":
+                    numbers.append(self._store(value) if made is None else made)
             self._of[id(value)] = self._entry([head, *numbers], (head, *numbers), shared)
             self._kept.append((value, parts))
         found = self._number(root)
@@ -162,8 +173,8 @@ def _taken_apart(value: Any) -> tuple[str, Sequence[Any]]:
         if value.dtype.kind == "O":
             return "objects", (tuple(value.shape), *value.flat)
         if value.dtype.kind in KINDS:
-            empty = value.size and not any(value.strides) and not value.flat[0]
-            return "hollow" if empty else "array", (value.dtype.str, tuple(value.shape))
+            head = "hollow" if is_hollow(value) else "array"
+            return head, (value.dtype.str, tuple(value.shape))
     name = f"{cls.__module__.removeprefix('ftuner.')}.{cls.__qualname__}"
     with suppress(LookupError):
         if _class_of(name) is cls:

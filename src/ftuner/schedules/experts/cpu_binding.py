@@ -17,6 +17,7 @@ from ftuner.core.units import count
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.planner import best_width, planner_for
+from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
@@ -177,12 +178,14 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
         products = loaded.products(required.library)
         given = step.weight.buffer.array
         assert given is not None
-        weights = given.reshape(step.weight.shape)
-        if not step.transposed:
-            weights = weights.swapaxes(1, 2)
+
+        def matrices(given: Array) -> Array:
+            weights = given.reshape(step.weight.shape)
+            return weights if step.transposed else weights.swapaxes(1, 2)
+
         experts, k, n = step.extents
         panels = packed_as(
-            given, ("experts", experts, step.transposed), (n, k), lambda: weights,
+            given, ("experts", experts, step.transposed), (n, k), matrices,
             products, required.width, loaded,
         )  # fmt: skip
         covers = panel_covers(products, n, panels.width, k, loaded.covers)

@@ -188,12 +188,12 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         choice = self.choice(step, loaded.hardware, loaded.isa.name)
         array = step.weight.buffer.array
         assert array is not None
-        weight = array.reshape(*choice.kernel, choice.channels, choice.columns)
+        shape = (*choice.kernel, choice.channels, choice.columns)
         stride = step.strides[1]
         k = choice.kernel[0] * stride * choice.channels
         panels = packed_as(
-            array, ("lines", *weight.shape, stride), (choice.columns, k),
-            lambda: transformed(weight, stride), products, choice.width, loaded,
+            array, ("lines", *shape, stride), (choice.columns, k),
+            lambda x: transformed(x.reshape(shape), stride), products, choice.width, loaded,
         )  # fmt: skip
         step = replace(step, weight=loaded.emptied(step.weight))
         covers = panel_covers(products, choice.columns, choice.width, k, loaded.covers)

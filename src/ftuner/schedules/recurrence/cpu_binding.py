@@ -225,17 +225,21 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
             assert isinstance(offset, int)
             columns, hidden = _columns(step), step.hidden
             extents = columns, k
-            matrix = array.reshape(-1)[offset : offset + columns * hidden].reshape(columns, hidden)
+
+            def matrix(array: Array) -> Array:
+                rows = array.reshape(-1)[offset : offset + columns * hidden]
+                return rows.reshape(columns, hidden)
+
             form = ("recurrence", offset)
             if exact:
                 lanes = products.compiled.library.lanes
                 panels = kept_panels(
-                    array, (form, *extents, lanes), extents, lambda: packed_levels(matrix, lanes),
-                    LevelPanel.VECTORS, loaded,
+                    array, (form, *extents, lanes), extents,
+                    lambda x: packed_levels(matrix(x), lanes), LevelPanel.VECTORS, loaded,
                 )  # fmt: skip
             else:
                 panels = packed_as(
-                    array, form, extents, lambda: _in_words(matrix, types)[None], products,
+                    array, form, extents, lambda x: _in_words(matrix(x), types)[None], products,
                     required.width, loaded,
                 )  # fmt: skip
             step = replace(step, weight=loaded.emptied(weight))
