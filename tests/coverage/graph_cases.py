@@ -250,9 +250,9 @@ def epilogues(dtype: DType) -> Iterator[Graph]:
     return (_chain(dtype, chain) for chain in chains)
 
 
-_ALONE = ("tanh", "exp", "log", "absolute", "sqrt", "negative", "erf", "erfc", "expm1", "sigmoid",
-          "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish", "round_float16",
-          "round_bfloat16")  # fmt: skip
+_ALONE = ("tanh", "exp", "log", "absolute", "log1p", "sqrt", "negative", "erf", "erfc", "expm1",
+          "sigmoid", "gelu", "gelu_tanh", "silu", "softplus", "mish", "hard_swish",
+          "round_float16", "round_bfloat16")  # fmt: skip
 """In an order in which each has arguments that it is good for."""
 assert set(_ALONE) == set(epilogue_functions(1))
 

@@ -23,7 +23,7 @@ ELSEWHERE = {"narrow_matmul", "fmod", "shift_left", "erfc", "choose", "expert_ma
              "normalised_text", "coupled_probabilities", "couple", "maps", "suppress", "kept_boxes",
              "independent_loop", "round_float16", "round_bfloat16", "word_matmul",
              "word_convolution", "word_attention", "block_matmul", "read", "look_up", "row_levels",
-             "scheduled", "row_range"}  # fmt: skip
+             "scheduled", "row_range", "log1p"}  # fmt: skip
 """Operators of graphs that only passes make, of several nodes, or that an attribute or data asks
 for which the first node of an operator lacks: their own tests have them."""
 OF_SEQUENCES = operators_of("sequences") - {

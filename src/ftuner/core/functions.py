@@ -135,6 +135,7 @@ _TABLE: dict[str, ScalarFunction] = {
     "exp": _unary("exp", onnx="Exp", **_body((9, 14), 16)),
     "expm1": _unary("expm1", **_body((10, 15), 14)),
     "log": _unary("log", onnx="Log", **_body((4, 8), 27, 1)),
+    "log1p": _unary("log1p", composition=f"w = x; {_LOG1P} y", epilogue=True),
     "sqrt": _unary("sqrt", cost="division", epilogue=True, onnx="Sqrt"),
     "sin": _unary("sin", cost=Instructions((12, 17), (20, 22)), onnx="Sin"),
     "cos": _unary("cos", cost=Instructions((12, 17), (19, 21)), onnx="Cos"),

@@ -49,6 +49,7 @@ EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
     "exp": mpmath.exp,
     "expm1": _expm1,
     "log": mpmath.log,
+    "log1p": mpmath.log1p,
     "tanh": mpmath.tanh,
     "sigmoid": lambda x: gated(mpmath.mpf(1), x),
     "erf": mpmath.erf,

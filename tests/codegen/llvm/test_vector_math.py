@@ -36,7 +36,7 @@ UNDERFLOW = 0x10
 COMPOSED = tuple(name for name, row in SCALAR_FUNCTIONS.items() if row.composition is not None)
 EXPRESSIONS = {name: applied(name, ACCUMULATOR) for name in (*FUNCTIONS, *PERIODIC, *COMPOSED)}
 DOMAINS = {
-    "log": (0.0, math.inf), "acosh": (1.0, math.inf),
+    "log": (0.0, math.inf), "log1p": (-1.0, math.inf), "acosh": (1.0, math.inf),
     "asin": (-1.0, 1.0), "acos": (-1.0, 1.0), "atanh": (-1.0, 1.0),
 }  # fmt: skip
 
@@ -45,6 +45,7 @@ DOMAINS = {
 RANGES = {
     "exp": {"float64": (-745.5, 709.9), "float32": (-104.5, 88.8)},
     "log": {"float64": (0.3, 3.0), "float32": (0.3, 3.0)},
+    "log1p": {"float64": (-1.0, 3.0), "float32": (-1.0, 3.0)},
     "tanh": {"float64": (-20.0, 20.0), "float32": (-9.5, 9.5)},
     "sigmoid": {"float64": (-745.5, 40.0), "float32": (-104.5, 20.0)},
     "erf": {"float64": (-6.0, 6.0), "float32": (-4.0, 4.0)},
@@ -108,7 +109,7 @@ def arguments(name, dtype):
     low, high = DOMAINS.get(name, (-math.inf, math.inf))
     x = x.astype(dtype)
     # Poles are among the special values.
-    return x[(low <= x) & (x <= high) & ~((name == "atanh") & np.isin(x, (low, high)))]
+    return x[(low <= x) & (x <= high) & ~((name in ("log1p", "atanh")) & np.isin(x, (low, high)))]
 
 
 @cache
@@ -155,6 +156,7 @@ INF, NAN = math.inf, math.nan
 SPECIALS = {
     "exp": [(NAN, NAN), (INF, INF), (-INF, 0.0), (0.0, 1.0), (-0.0, 1.0), (1e30, INF)],
     "log": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, -INF), (-0.0, -INF), (-1.0, NAN)],
+    "log1p": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, 0.0), (-0.0, -0.0), (-1.0, -INF)],
     "tanh": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
     "sigmoid": [(NAN, NAN), (INF, 1.0), (-INF, 0.0), (0.0, 0.5), (-0.0, 0.5), (-1e30, 0.0)],
     "erf": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],

@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 BLOCK = 4096
 TWO_ARGUMENTS = ("divide", "maximum", "minimum", "power", "swish")
 DTYPES = ("float32", "float64")
-COMPOSED = ("tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh")
+COMPOSED = ("tan", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "log1p")
 INF, NAN = math.inf, math.nan
 # What the interpreter's exact exp2 and division leave; a GPU adds 2 ulp for each of the two.
 MOST_ULP = {
@@ -45,6 +45,7 @@ RANGES = {
     "asinh": ((-1e30, 1e30), (-3.0, 3.0), (-1e-20, 1e-20)),
     "acosh": ((1.0, 1e30), (1.0, 3.0), (1.0, 1.001)),
     "atanh": ((-0.9999, 0.9999), (-1e-3, 1e-3), (-1e-20, 1e-20)),
+    "log1p": ((-0.9999, 3.0), (3.0, 1e30), (-1e-3, 1e-3), (-1e-20, 1e-20)),
 }
 
 
@@ -115,6 +116,7 @@ SPECIALS = {
     "expm1": [(NAN, NAN), (INF, INF), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, INF)],
     "softplus": [(NAN, NAN), (INF, INF), (-INF, 0.0), (1e30, 1e30), (-1e30, 0.0)],
     "log": [(NAN, NAN), (INF, INF), (-1.0, NAN), (0.0, -INF), (1.0, 0.0)],
+    "log1p": [(NAN, NAN), (INF, INF), (-INF, NAN), (-1.0, -INF), (0.0, 0.0), (-0.0, -0.0)],
     "sqrt": [(NAN, NAN), (INF, INF), (-1.0, NAN), (0.0, 0.0), (4.0, 2.0)],
 }
 

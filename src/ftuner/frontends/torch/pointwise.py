@@ -26,7 +26,7 @@ from ftuner.graph.ir import Value
 
 for _name in (
     "exp", "expm1", "log", "sqrt", "tanh", "sigmoid", "sin", "cos", "tan", "erf", "erfc", "asin",
-    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+    "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "log1p",
 ):  # fmt: skip
     assert _name in SCALAR_FUNCTIONS
     aten(_name)(lambda x, op=_name: apply(op, floating(x)))
@@ -52,16 +52,6 @@ aten("bitwise_not")(lambda x: ~x)
 
 def _nowhere(x: Value) -> Value:
     return valued(False, BOOL).broadcast(x.shape)
-
-
-@aten("log1p")
-def _log1p(x: Value) -> Value:
-    """log(u) x / (u - 1) for u = 1 + x, rounded: Kahan's correction."""
-    x = floating(x)
-    u = x + 1
-    exact = u - 1
-    factor = where(isinf(u), 1, x / where(equal(exact, 0), 1, exact))
-    return where(equal(exact, 0), x, log(u) * factor)
 
 
 @aten("erfinv")
@@ -302,7 +292,7 @@ def _log_add_exp(x: Value, y: Value) -> Value:
     x, y = promoted(x, y, floating=True)
     high = x.at_least(y)
     distance = where(isinf(high) & equal(x, y), 0, -abs(x - y))
-    return high + _log1p(apply("exp", distance))
+    return high + apply("softplus", distance)
 
 
 @aten("copysign.Tensor", "copysign.Scalar")

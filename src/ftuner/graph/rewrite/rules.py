@@ -105,7 +105,13 @@ def expm1(x: Value) -> Value:
     return algebra.expm1(x)
 
 
-activations = together(gelu, gelu_tanh, silu, hard_swish, mish, erfc, expm1)
+@rule(lambda x: log(sigmoid(x)))
+def log_sigmoid(x: Value) -> Value:
+    """As PyTorch exports it. In float32, the sigmoid of -104 is zero, and that of 17 is one."""
+    return -apply("softplus", -x)
+
+
+activations = together(gelu, gelu_tanh, silu, hard_swish, mish, erfc, expm1, log_sigmoid)
 
 
 # Norms.
