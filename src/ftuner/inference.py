@@ -229,7 +229,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         if origin is not None and not os.path.isfile(origin.path):
             # It raises, and nothing is to be prepared for it.
             read()
-        with WITHOUT_COLLECTIONS:
+        with WITHOUT_COLLECTIONS, request.backend().probed_ahead():
             if origin is not None:
                 found = _of_file(read, request, origin)
             else:

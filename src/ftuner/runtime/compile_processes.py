@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -193,32 +193,51 @@ class _Process:
         self._child.stdin.close()
         self._answers.close()
 
+    def send(self, name: str) -> None:
+        """Send a signal to the process and those that it started, if the system has the signal."""
+        # Until it is waited for, its number is its own.
+        if hasattr(os, "killpg") and self._child.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, getattr(signal, name))
+
     def _kill(self) -> None:
         """End the process and those that it started."""
         if hasattr(os, "killpg"):
-            # Until it is waited for, its number is its own.
-            if self._child.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+            self.send("SIGKILL")
         else:
             self._child.kill()
 
 
 class Started:
-    """Compiling processes that were started before it is known what they are asked for. The first
-    of them has a request already."""
+    """Compiling processes that were started before it is known what they are asked for."""
 
-    def __init__(self, module: str, first: Request) -> None:
+    def __init__(self, module: str) -> None:
         """`module`: as of `answers`. A process without a neighbour would only take this one's
         time: where there is one CPU, none is started."""
-        self.first = first
+        self.first: Request | None = None
+        """What the first of them was asked for already."""
         self._owner = os.getpid()
         self._processes: list[_Process] = []
         child, count = python_child(TASK), min(usable_processes(), MAX_AHEAD)
         if child is not None and child.command[0] not in _not_python and count > 1:
             self._processes = _started(child, module, count)
+
+    def begin(self, first: Request) -> None:
+        """Ask the first of them for something."""
+        self.first = first
         if self._processes:
             self._processes[0].begin(first)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """They stand still while the block runs, where the system can stop a process."""
+        for process in self._processes:
+            process.send("SIGSTOP")
+        try:
+            yield
+        finally:
+            for process in self._processes:
+                process.send("SIGCONT")
 
     @property
     def wait(self) -> bool:

@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.system import SystemFacts
+from ftuner.hardware.tuning import CpuTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.compile_processes import Started
+from ftuner.runtime.cpu import compilation, session
 from ftuner.runtime.cpu import kernels as room
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.kernels import Kernels
@@ -81,11 +86,10 @@ def test_only_a_cold_start_compiles_ahead(
     seen: list[Started] = []
 
     def started(*given: Any) -> Started:
-        seen.append(real(*given))
+        seen.append(Started(*given))
         return seen[-1]
 
-    real = room.started_with
-    monkeypatch.setattr(room, "started_with", started)
+    monkeypatch.setattr(room, "Started", started)
     isa = backend.kernels.isa.name
     for failing, expected in ((True, 1), (False, 2), (False, 2)):
         kernels = Kernels(backend.hardware, isa, Cache(tmp_path))
@@ -95,3 +99,36 @@ def test_only_a_cold_start_compiles_ahead(
             assert kernels.runtime.addresses
         assert len(seen) == expected
         assert not any(found.wait for found in seen)
+
+
+def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
+    backend: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they were asked for before the probe is what the machine needs after it."""
+    paused: list[bool] = []
+
+    def probe(facts: SystemFacts, quiet: AbstractContextManager[None] | None = None) -> CpuHardware:
+        paused.append(quiet is not None)
+        return replace(backend.hardware, tuning=CpuTuning())
+
+    monkeypatch.setattr(session, "probe_machine", probe)
+    isa = backend.kernels.isa.name
+    new = CpuBackend(Cache(tmp_path), isa=isa)
+    with new.probed_ahead():
+        kernels, started = new.kernels, new._started
+        assert started is not None
+        with new.compiled_ahead():
+            assert kernels._started is started
+            wanted = compilation._request(kernels._runtime_bundle(), kernels._llvm_target)
+            assert started.first == wanted
+            assert kernels.runtime.addresses
+    assert not started.wait
+    assert new._started is None
+    for known in (True, False):
+        new = CpuBackend(Cache(tmp_path if known else tmp_path / "other"), isa=isa)
+        if known:
+            with new.probed_ahead():
+                assert new.hardware
+        assert new.hardware
+        assert new._started is None
+    assert paused == [True, False]

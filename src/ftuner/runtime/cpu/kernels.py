@@ -35,7 +35,7 @@ from ftuner.codegen.llvm.objects.bundle import (
 )
 from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
-from ftuner.codegen.llvm.objects.keys import bundle_key, generator_digest
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key, generator_digest
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.caching import cached_attribute
@@ -49,12 +49,12 @@ from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import ARCHITECTURES, read_system
-from ftuner.hardware.tuning import KLoopTuning, NativeTuning
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import OBJECTS, TARGETS, Cache
 from ftuner.runtime.compile_processes import Started
 from ftuner.runtime.cpu.arrays import DATA_WORD
-from ftuner.runtime.cpu.compilation import Object, compile_missing, load, started_with
+from ftuner.runtime.cpu.compilation import Object, begin, compile_missing, load
 from ftuner.runtime.cpu.plan_records import Functions
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.cpu.threads import ThreadPool
@@ -103,6 +103,15 @@ def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
 
 
 log = logging.getLogger(__name__)
+
+
+def begin_runtime(started: Started, isa: InstructionSet, cache: Cache) -> None:
+    """Have a process compile the runtime of a machine that is not known yet: until then, all that
+    it depends on are defaults."""
+    native = part_of(CpuTuning(), NativeTuning)
+    begin(
+        started, runtime_bundle(isa.vector_bytes, DATA_WORD, native), known_target(isa.name, cache)
+    )
 
 
 class CompiledLibrary:
@@ -259,22 +268,24 @@ class Kernels:
             return self._compiled[library]
 
     @contextmanager
-    def compiled_ahead(self) -> Iterator[None]:
+    def compiled_ahead(self, started: Started | None = None) -> Iterator[None]:
         """While the block finds out what to compile, processes start and compile the runtime, if
-        the cache has not even that."""
-        started = None
+        the cache has not even that. `started`: processes that compile it already."""
+        own = None
         with self._lock:
             if self._runtime is None and self._started is None:
                 runtime, target = self._runtime_bundle(), self._llvm_target
                 if self.cache.read(OBJECTS, bundle_key(runtime, target)) is None:
-                    self._started = started = started_with(runtime, target)
+                    self._started = own = started or Started(COMPILER_MODULE)
+                    if started is None:
+                        begin(own, runtime, target)
         try:
             yield
         finally:
-            if started is not None:
+            if own is not None:
                 with self._lock:
                     self._started = None
-                started.end()
+                own.end()
 
     def add(self, image: Image) -> LoadedObject:
         """The code of an image, loaded unless another one has all of it. As long as the caller

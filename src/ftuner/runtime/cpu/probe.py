@@ -24,6 +24,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,8 +92,11 @@ _PAGE_BYTES = 4096
 _Run = Callable[[], object]
 
 
-def probe(facts: SystemFacts, threads: int) -> CpuHardware:
-    """Measure the CPU that `facts` describes, as a process with `threads` threads uses it.
+def probe(
+    facts: SystemFacts, threads: int, quiet: AbstractContextManager[None] | None = None
+) -> CpuHardware:
+    """Measure the CPU that `facts` describes, as a process with `threads` threads uses it. `quiet`
+    is entered while something is measured.
 
     The result's `cores` is `threads`, at most `facts.cores`, and its tuning has the defaults.
     Raises HardwareError for an unsupported CPU and ConfigurationError for `threads < 1`."""
@@ -101,11 +105,12 @@ def probe(facts: SystemFacts, threads: int) -> CpuHardware:
     begin = time.perf_counter()
     cores = min(threads, facts.cores)
     tuning = CpuTuning()
-    kernels = [Microbenchmarks(isa) for isa in _runnable_isas(facts)]
+    kernels = [Microbenchmarks(isa) for isa in runnable_isas(facts)]
     compiled = time.perf_counter()
     buffer = _Buffer(facts, cores)
-    rates, bandwidths = _measure_one_core(facts, kernels, buffer)
-    together = _measure_together(facts, kernels[-1], buffer, bandwidths)
+    with quiet or nullcontext():
+        rates, bandwidths = _measure_one_core(facts, kernels, buffer)
+        together = _measure_together(facts, kernels[-1], buffer, bandwidths)
     clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1], tuning)
     done = time.perf_counter()
     _LOG.info(
@@ -133,7 +138,12 @@ def probe(facts: SystemFacts, threads: int) -> CpuHardware:
     )
 
 
-def _runnable_isas(facts: SystemFacts) -> tuple[InstructionSet, ...]:
+def runnable_isas(facts: SystemFacts) -> tuple[InstructionSet, ...]:
+    """The vector ISAs that the system promises and LLVM finds, narrowest first.
+
+    Raises:
+        HardwareError: there is none.
+    """
     promised = promised_isas(facts)
     host = {f"+{name}" for name, on in host_features().items() if on}
     rows = (instruction_set(name) for name in promised)
