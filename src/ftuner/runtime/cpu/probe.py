@@ -107,8 +107,9 @@ def probe(
     tuning = CpuTuning()
     kernels = [Microbenchmarks(isa) for isa in runnable_isas(facts)]
     compiled = time.perf_counter()
-    buffer = _Buffer(facts, cores)
     with quiet or nullcontext():
+        # Its threads are pinned: they would wait for whatever has their CPU.
+        buffer = _Buffer(facts, cores)
         rates, bandwidths = _measure_one_core(facts, kernels, buffer)
         together = _measure_together(facts, kernels[-1], buffer, bandwidths)
     clock_hz, clock_provenance = _clock(kernels[-1].isa, rates[-1], tuning)
