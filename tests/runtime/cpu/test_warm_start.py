@@ -11,14 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32
+from ftuner.graph.builder import Builder
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import SystemFacts
 from ftuner.hardware.tuning import CpuTuning
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.compile_processes import Started
 from ftuner.runtime.cpu import compilation, session
 from ftuner.runtime.cpu import kernels as room
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels
 
 pytestmark = pytest.mark.skipif(
@@ -101,6 +106,16 @@ def test_only_a_cold_start_compiles_ahead(
         assert not any(found.wait for found in seen)
 
 
+def test_models_need_what_is_compiled_ahead(backend: CpuBackend) -> None:
+    wanted = {backend.kernels._runtime_bundle(), backend.kernels._first_family()}
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("rows"), 64))
+    weights = [builder.constant(np.ones((64, n), np.float32)) for n in (256, 1000)]
+    products = [builder.add("matmul", x, weight) for weight in weights]
+    graph = builder.graph([x], [(value.name, value) for value in products])
+    assert wanted <= {*CompiledGraph(graph, backend, Options()).bundles()}
+
+
 def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
     backend: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +134,9 @@ def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
         assert started is not None
         with new.compiled_ahead():
             assert kernels._started is started
-            wanted = compilation._request(kernels._runtime_bundle(), kernels._llvm_target)
-            assert started.first == wanted
+            wanted = [kernels._runtime_bundle(), kernels._first_family()]
+            asked = [process.first for process in started._processes][:2]
+            assert asked == [compilation._request(b, kernels._llvm_target) for b in wanted]
             assert kernels.runtime.addresses
     assert not started.wait
     assert new._started is None

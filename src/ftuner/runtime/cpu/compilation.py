@@ -122,7 +122,7 @@ def _compiled(
 
 
 def begin(started: Started, bundle: Bundle, target: Target) -> None:
-    """Have one of the processes compile a bundle."""
+    """Have a process compile a bundle, as `Started.begin`."""
     started.begin(_request(bundle, target))
 
 

@@ -40,10 +40,10 @@ from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
-from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.expr import Expr
+from ftuner.core.dtype import DTYPES, FLOAT32, DType
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.fork_safety import fork_safe_lock
-from ftuner.core.product import ProductTypes
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.errors import DTypeError
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import InstructionSet, instruction_set
@@ -269,16 +269,19 @@ class Kernels:
 
     @contextmanager
     def compiled_ahead(self, started: Started | None = None) -> Iterator[None]:
-        """While the block finds out what to compile, processes start and compile the runtime, if
-        the cache has not even that. `started`: processes that compile it already."""
+        """While the block finds out what to compile, processes start and compile what any model
+        needs, if the cache lacks the runtime. `started`: processes that compile that already."""
         own = None
         with self._lock:
             if self._runtime is None and self._started is None:
-                runtime, target = self._runtime_bundle(), self._llvm_target
-                if self.cache.read(OBJECTS, bundle_key(runtime, target)) is None:
+                target = self._llvm_target
+                wanted = [self._runtime_bundle(), self._first_family()]
+                keys = {bundle: bundle_key(bundle, target) for bundle in wanted}
+                missing = [b for b in wanted if self.cache.read(OBJECTS, keys[b]) is None]
+                if wanted[0] in missing:
                     self._started = own = started or Started(COMPILER_MODULE)
-                    if started is None:
-                        begin(own, runtime, target)
+                    for bundle in missing:
+                        begin(own, bundle, target)
         try:
             yield
         finally:
@@ -374,6 +377,12 @@ class Kernels:
             if library.types.widens:
                 bundles.append(widen_bundle(library.types, library.lanes, row))
         return bundles
+
+    def _first_family(self) -> Bundle:
+        """The uKernels of float32 that multiply rows of A by panels of weights."""
+        library = self.library(product_types(FLOAT32), ACCUMULATOR)
+        first, *_ = self._bundles(library, [library.family(library.widths[0], False, ROW, PACKED)])
+        return first
 
     def _runtime_bundle(self) -> Bundle:
         return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)
