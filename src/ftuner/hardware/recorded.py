@@ -53,11 +53,17 @@ _T = TypeVar("_T")
 
 
 @cache
-def recorded_names() -> tuple[str, ...]:
-    """Names of the recorded machines, sorted."""
+def recorded_names(kind: str = "") -> tuple[str, ...]:
+    """Names of the recorded machines, or of those of a kind (`cpu`, `gpu`), sorted."""
     folder = resources.files("ftuner.hardware") / "machines"
-    names = (entry.name for entry in folder.iterdir())
-    return tuple(sorted(n[: -len(_SUFFIX)] for n in names if n.endswith(_SUFFIX)))
+    line = f'\nkind = "{kind}"\n' if kind else ""
+    return tuple(
+        sorted(
+            entry.name[: -len(_SUFFIX)]
+            for entry in folder.iterdir()
+            if entry.name.endswith(_SUFFIX) and line in entry.read_text(encoding="utf-8")
+        )
+    )
 
 
 def load_recorded(name: str | PathLike[str]) -> CpuHardware | GpuHardware:
