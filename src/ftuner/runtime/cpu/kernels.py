@@ -273,15 +273,15 @@ class Kernels:
         needs, if the cache lacks the runtime. `started`: processes that compile that already."""
         own = None
         with self._lock:
-            if self._runtime is None and self._started is None:
-                target = self._llvm_target
-                wanted = [self._runtime_bundle(), self._first_family()]
-                keys = {bundle: bundle_key(bundle, target) for bundle in wanted}
-                missing = [b for b in wanted if self.cache.read(OBJECTS, keys[b]) is None]
-                if wanted[0] in missing:
-                    self._started = own = started or Started(COMPILER_MODULE)
-                    for bundle in missing:
-                        begin(own, bundle, target)
+            if (
+                self._runtime is None
+                and self._started is None
+                and self._lacks(runtime := self._runtime_bundle())
+            ):
+                self._started = own = started or Started(COMPILER_MODULE)
+                begin(own, runtime, self._llvm_target)
+                if self._lacks(family := self._first_family()):
+                    begin(own, family, self._llvm_target)
         try:
             yield
         finally:
@@ -377,6 +377,10 @@ class Kernels:
             if library.types.widens:
                 bundles.append(widen_bundle(library.types, library.lanes, row))
         return bundles
+
+    def _lacks(self, bundle: Bundle) -> bool:
+        """Whether the cache has no object of a bundle."""
+        return self.cache.read(OBJECTS, bundle_key(bundle, self._llvm_target)) is None
 
     def _first_family(self) -> Bundle:
         """The uKernels of float32 that multiply rows of A by panels of weights."""
