@@ -59,6 +59,9 @@ def test_all_are_answered(environment: dict[str, str]) -> None:
     assert found == {i: b"it" if i == 20 else str(i).encode() for i in range(21)}
     assert not is_alive(pid)
     assert list(answers(ANSWERING, [], 3)) == []
+    assert list(answers(ANSWERING, requests(("prepared", "")), 1, environment)) == [
+        (0, b"before a request")
+    ]
 
 
 def test_compiling_needs_no_numpy(environment: dict[str, str]) -> None:
