@@ -232,7 +232,7 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
         if origin is not None and not os.path.isfile(origin.path):
             # It raises, and nothing is to be prepared for it.
             read()
-        with WITHOUT_COLLECTIONS:
+        with WITHOUT_COLLECTIONS, request.backend().probed_ahead():
             if origin is not None:
                 found, _ = model_of_file(read, request, origin.path, origin)
             else:

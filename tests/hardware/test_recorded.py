@@ -3,8 +3,10 @@
 import copy
 import dataclasses
 import json
+import sys
 from importlib import resources
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -52,6 +54,18 @@ def test_warps(name: str) -> None:
 
 def test_names() -> None:
     assert recorded_names() == tuple(sorted([*CPU_PEAKS, *GPU_PEAKS]))
+    assert recorded_names("cpu") == tuple(sorted(CPU_PEAKS))
+    assert recorded_names("gpu") == tuple(sorted(GPU_PEAKS))
+
+
+def test_machines_like_a_cpu_are_found_without_those_of_gpus() -> None:
+    """A first load waits for them."""
+    script = (
+        "import sys; from ftuner.hardware.priors import recorded_cpus; assert recorded_cpus(); "
+        "print(*(name for name in sys.modules if 'gpu' in name))"
+    )
+    done = run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
 
 
 @pytest.mark.parametrize("name", recorded_names())

@@ -12,8 +12,14 @@ class OwnError(Exception):
     """Of a kind that the process which asked does not know."""
 
 
+def prepare() -> None:
+    os.environ["PREPARED"] = "before a request"
+
+
 def answer(request: tuple[str, str]) -> bytes:
     what, text = request
+    if what == "prepared":
+        return os.environ["PREPARED"].encode()
     if what == "number":
         return str(os.getpid()).encode()
     if what == "imports":

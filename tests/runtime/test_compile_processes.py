@@ -59,6 +59,9 @@ def test_all_are_answered(environment: dict[str, str]) -> None:
     assert found == {i: b"it" if i == 20 else str(i).encode() for i in range(21)}
     assert not is_alive(pid)
     assert list(answers(ANSWERING, [], 3)) == []
+    assert list(answers(ANSWERING, requests(("prepared", "")), 1, environment)) == [
+        (0, b"before a request")
+    ]
 
 
 def test_compiling_needs_no_numpy(environment: dict[str, str]) -> None:
@@ -281,6 +284,37 @@ def test_no_process_is_left(environment: dict[str, str]) -> None:
     assert threading.active_count() == threads
 
 
+def begun(first: Request) -> Started:
+    started = Started(ANSWERING)
+    started.begin(first)
+    return started
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere states are not told in files")
+def test_processes_pause(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They answer afterwards, and end though they stand still."""
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(processes, "usable_processes", lambda: 2)
+    first, second = requests(("text", "0"), ("text", "1"))
+    started = begun(first)
+    own = [Path(f"/proc/{process._child.pid}/stat") for process in started._processes]
+
+    def stand_still() -> bool:
+        return all(") T " in stat.read_text() for stat in own)
+
+    began = time.monotonic()
+    with started.paused():
+        while not stand_still() and time.monotonic() - began < SECONDS:
+            time.sleep(0.01)
+        assert stand_still()
+    found = answers(ANSWERING, [first, second], 0, started=started)
+    assert sorted(answer for _, answer in found) == [b"0", b"1"]
+    ended = begun(first)
+    with ended.paused():
+        ended.end()
+    assert not ended.wait
+
+
 def test_processes_that_were_started_ahead(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,19 +324,20 @@ def test_processes_that_were_started_ahead(
     threads = threading.active_count()
     first, *others = wanted = requests(("text", "0"), ("text", "1"), ("number", ""))
     for asked in (wanted, others):
-        started = Started(ANSWERING, first)
+        started = begun(first)
         own = [process._child.pid for process in started._processes]
         found = [answer for _, answer in sorted(answers(ANSWERING, asked, 0, started=started))]
         assert [*found[:-1], int(found[-1]) in own] == [b"0", b"1", True][-len(asked) :]
         assert not any(map(is_alive, own))
         assert not started.wait
-    started = Started(ANSWERING, Request("it", ("hangs", "")))
-    (one, other), _ = started._processes, started.end()
+    started = begun(Request("it", ("hangs", "")))
+    one, other = started._processes
+    started.end()
     assert not is_alive(one._child.pid)
     assert not is_alive(other._child.pid)
     assert threading.active_count() == threads
     monkeypatch.setattr(processes, "usable_processes", lambda: 1)
-    assert not Started(ANSWERING, first).wait
+    assert not begun(first).wait
 
 
 def test_what_was_asked_ahead_may_fail(
@@ -312,7 +347,7 @@ def test_what_was_asked_ahead_may_fail(
     monkeypatch.setattr(processes, "usable_processes", lambda: 2)
     wanted = requests(("ends", ""), ("text", ""))
     with pytest.raises(CompileError, match=r"part 0: .*exit status 7"):
-        list(answers(ANSWERING, wanted, 2, started=Started(ANSWERING, wanted[0])))
+        list(answers(ANSWERING, wanted, 2, started=begun(wanted[0])))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they end when they next answer")

@@ -66,7 +66,8 @@ def read_answer(stream: BinaryIO) -> Answer:
 
 def serve(module: str) -> None:
     """Answer the requests of standard input until it ends, by the function `answer` of a module,
-    which takes a request and gives bytes. The process ends with its parent."""
+    which takes a request and gives bytes. Its function `prepare`, if it has one, is called before.
+    The process ends with its parent."""
     end_with_parent()
     # Ctrl-C reaches all processes of a terminal; the one that asked decides what becomes of this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -75,7 +76,7 @@ def serve(module: str) -> None:
     write_answer(answers, HELLO, b"")
     with suppress(BaseException):
         # It may have to wait for its first request. What fails here fails again with that.
-        import_module(module)
+        import_module(module).prepare()
     while True:
         try:
             request = pickle.load(sys.stdin.buffer)

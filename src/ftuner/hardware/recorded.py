@@ -62,10 +62,12 @@ def own_folder() -> Any:
 
 
 @cache
-def recorded_names() -> tuple[str, ...]:
-    """Names of the recorded machines, sorted."""
-    names = (entry.name for entry in (own_folder() / "machines").iterdir())
-    return tuple(sorted(n[: -len(_SUFFIX)] for n in names if n.endswith(_SUFFIX)))
+def recorded_names(kind: str = "") -> tuple[str, ...]:
+    """Names of the recorded machines, or of those of a kind (`cpu`, `gpu`), sorted."""
+    line = f'\nkind = "{kind}"\n' if kind else ""
+    files = [f for f in (own_folder() / "machines").iterdir() if f.name.endswith(_SUFFIX)]
+    found = (f.name[: -len(_SUFFIX)] for f in files if line in f.read_text(encoding="utf-8"))
+    return tuple(sorted(found))
 
 
 def load_recorded(name: str | PathLike[str]) -> CpuHardware | GpuHardware:

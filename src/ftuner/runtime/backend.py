@@ -322,6 +322,11 @@ class Backend(ABC):
     ) -> Any:  # fmt: skip
         """`softmax(q k' * scale + mask) v`; see `ftuner.attention`."""
 
+    def probed_ahead(self) -> AbstractContextManager[None]:
+        """The block compiles a model: if the device has to be probed for it, what any model needs
+        may be compiled meanwhile."""
+        return nullcontext()
+
     def compiled_ahead(self) -> AbstractContextManager[None]:
         """While the block finds out what to compile, what any model needs may be compiled."""
         return nullcontext()

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -95,11 +95,12 @@ class _Process:
         self._overdue = False
         self._seen_ended = False
         self._thread: threading.Thread | None = None
-        self._first: Request | None = None
+        self.first: Request | None = None
+        """What it was asked for before it was fed."""
 
     def begin(self, request: Request) -> None:
         """Send a request before it says hello."""
-        self._first = request
+        self.first = request
         with suppress(OSError):
             # Whoever feeds it sees that it has ended.
             self._write(pickle.dumps(request.value))
@@ -109,7 +110,7 @@ class _Process:
         first: int | None = None,
     ) -> None:  # fmt: skip
         """Have a thread send requests and put what becomes of them into `events`. `first`: the
-        number of the request that it was sent before, if that is wanted."""
+        number of `self.first`, if that is wanted."""
         given = waiting, events, first
         self._thread = threading.Thread(target=self._feed, args=given, daemon=True)
         self._thread.start()
@@ -121,8 +122,8 @@ class _Process:
         end: BaseException | None = None
         try:
             self._expect_hello()
-            if self._first is not None:
-                answer = self._answered(self._first)
+            if self.first is not None:
+                answer = self._answered(self.first)
                 if first is not None:
                     events.put((self, first, answer))
             while True:
@@ -193,32 +194,49 @@ class _Process:
         self._child.stdin.close()
         self._answers.close()
 
+    def send(self, name: str) -> None:
+        """Send a signal to the process and those that it started, if the system has the signal."""
+        # Until it is waited for, its number is its own.
+        if hasattr(os, "killpg") and self._child.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, getattr(signal, name))
+
     def _kill(self) -> None:
         """End the process and those that it started."""
         if hasattr(os, "killpg"):
-            # Until it is waited for, its number is its own.
-            if self._child.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self._child.pid, signal.SIGKILL)
+            self.send("SIGKILL")
         else:
             self._child.kill()
 
 
 class Started:
-    """Compiling processes that were started before it is known what they are asked for. The first
-    of them has a request already."""
+    """Compiling processes that were started before it is known what they are asked for."""
 
-    def __init__(self, module: str, first: Request) -> None:
+    def __init__(self, module: str) -> None:
         """`module`: as of `answers`. A process without a neighbour would only take this one's
         time: where there is one CPU, none is started."""
-        self.first = first
         self._owner = os.getpid()
         self._processes: list[_Process] = []
         child, count = python_child(TASK), min(usable_processes(), MAX_AHEAD)
         if child is not None and child.command[0] not in _not_python and count > 1:
             self._processes = _started(child, module, count)
-        if self._processes:
-            self._processes[0].begin(first)
+
+    def begin(self, request: Request) -> None:
+        """Ask a process that has nothing to do, if there is one, for what none was asked for."""
+        asked = [process.first for process in self._processes]
+        if request not in asked and None in asked:
+            self._processes[asked.index(None)].begin(request)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """They stand still while the block runs, where the system can stop a process."""
+        for process in self._processes:
+            process.send("SIGSTOP")
+        try:
+            yield
+        finally:
+            for process in self._processes:
+                process.send("SIGCONT")
 
     @property
     def wait(self) -> bool:
@@ -265,19 +283,18 @@ def answers(
     if child is None or child.command[0] in _not_python:
         return
     own = [] if started is None else started.taken()
-    begun: int | None = None
-    if own and started is not None and started.first in requests:
-        begun = requests.index(started.first)
+    begun = {requests.index(p.first) for p in own if p.first in requests}
     waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
     for item in enumerate(requests):
-        if item[0] != begun:
+        if item[0] not in begun:
             waiting.put(item)
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     owner = os.getpid()
     try:
         own += _started(child, module, min(processes, len(requests)) - len(own))
         for process in own:
-            process.feed(waiting, events, begun)
+            first = process.first
+            process.feed(waiting, events, requests.index(first) if first in requests else None)
         running = len(own)
         while running and os.getpid() == owner:
             try:

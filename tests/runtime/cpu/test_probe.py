@@ -21,6 +21,7 @@ from ftuner.runtime.cpu.probe import _on_threads, probe
 
 pytestmark = pytest.mark.alone
 TUNING = CpuTuning()
+SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +191,20 @@ def test_no_threads(facts: SystemFacts) -> None:
 def test_unsupported_architecture(facts: SystemFacts) -> None:
     with pytest.raises(HardwareError, match="s390x"):
         probe(dataclasses.replace(facts, architecture="s390x"), 1)
+
+
+def test_rounds_end_when_nothing_shorter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first load waits for them."""
+    times: list[float] = []
+    monkeypatch.setattr(probe_module, "_timed", lambda _: times.pop(0))
+    monkeypatch.setattr(probe_module, "_ROUNDS_S", SECONDS)
+    least, settled = probe_module._LEAST_ROUNDS, probe_module._SETTLED_ROUNDS
+    for last, rounds in ((0, least), (least - 1, least - 1 + settled), (300, 220)):
+        shorter = [0.95 ** min(i, last) for i in range(300)]
+        times[:] = shorter
+        found = probe_module._shortest_of_rounds([int], [int])
+        assert found == [shorter[rounds - 1]]
+        assert times == shorter[rounds:]
 
 
 def test_disturbed_rounds_are_repeated(monkeypatch: pytest.MonkeyPatch, facts: SystemFacts) -> None:

@@ -3,17 +3,27 @@
 import os
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ftuner.core.dim import symbol
+from ftuner.core.dtype import FLOAT32
+from ftuner.graph.builder import Builder
+from ftuner.hardware.model import CpuHardware
+from ftuner.hardware.system import SystemFacts
+from ftuner.hardware.tuning import CpuTuning
+from ftuner.runtime.backend import Options
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.compile_processes import Started
+from ftuner.runtime.cpu import compilation, session
 from ftuner.runtime.cpu import compilation as room
 from ftuner.runtime.cpu.backend import CpuBackend
+from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels
 
 pytestmark = pytest.mark.skipif(
@@ -81,11 +91,10 @@ def test_only_a_cold_start_compiles_ahead(
     seen: list[Started] = []
 
     def started(*given: Any) -> Started:
-        seen.append(real(*given))
+        seen.append(Started(*given))
         return seen[-1]
 
-    real = room.started_with
-    monkeypatch.setattr(room, "started_with", started)
+    monkeypatch.setattr(room, "Started", started)
     isa = backend.kernels.isa.name
     for failing, expected in ((True, 1), (False, 2), (False, 2)):
         kernels = Kernels(backend.hardware, isa, Cache(tmp_path))
@@ -95,3 +104,47 @@ def test_only_a_cold_start_compiles_ahead(
             assert kernels.runtime.addresses
         assert len(seen) == expected
         assert not any(found.wait for found in seen)
+
+
+def test_models_need_what_is_compiled_ahead(backend: CpuBackend) -> None:
+    wanted = {backend.kernels._runtime_bundle(), backend.kernels._first_family()}
+    builder = Builder()
+    x = builder.input("x", FLOAT32, (symbol("rows"), 64))
+    weights = [builder.constant(np.ones((64, n), np.float32)) for n in (256, 1000)]
+    products = [builder.add("matmul", x, weight) for weight in weights]
+    graph = builder.graph([x], [(value.name, value) for value in products])
+    assert wanted <= {*CompiledGraph(graph, backend, Options()).bundles()}
+
+
+def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
+    backend: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they were asked for before the probe is what the machine needs after it."""
+    paused: list[bool] = []
+
+    def probe(facts: SystemFacts, quiet: AbstractContextManager[None] | None = None) -> CpuHardware:
+        paused.append(quiet is not None)
+        return replace(backend.hardware, tuning=CpuTuning())
+
+    monkeypatch.setattr(session, "probe_machine", probe)
+    isa = backend.kernels.isa.name
+    new = CpuBackend(Cache(tmp_path), isa=isa)
+    with new.probed_ahead():
+        kernels, started = new.kernels, new._started
+        assert started is not None
+        with new.compiled_ahead():
+            assert kernels._started is started
+            wanted = [kernels._runtime_bundle(), kernels._first_family()]
+            asked = [process.first for process in started._processes][:2]
+            assert asked == [compilation._request(b, kernels._llvm_target) for b in wanted]
+            assert kernels.runtime.addresses
+    assert not started.wait
+    assert new._started is None
+    for known in (True, False):
+        new = CpuBackend(Cache(tmp_path if known else tmp_path / "other"), isa=isa)
+        if known:
+            with new.probed_ahead():
+                assert new.hardware
+        assert new.hardware
+        assert new._started is None
+    assert paused == [True, False]

@@ -31,7 +31,7 @@ def compile_missing(
 ) -> dict[Bundle, Object]:  # fmt: skip
     """The objects of all bundles: from the cache, or compiled and kept there.
 
-    `bundles_per_process`: as in `CpuTuning`. `started`: see `started_with`.
+    `bundles_per_process`: as in `CpuTuning`. `started`: processes of `COMPILER_MODULE`.
 
     Raises:
         CompileError: the compiler failed, or its process ended.
@@ -121,9 +121,9 @@ def _compiled(
         yield bundle, data
 
 
-def started_with(bundle: Bundle, target: Target) -> Started:
-    """Compiling processes, of which one compiles a bundle already."""
-    return Started(COMPILER_MODULE, _request(bundle, target))
+def begin(started: Started, bundle: Bundle, target: Target) -> None:
+    """Have a process compile a bundle, as `Started.begin`."""
+    started.begin(_request(bundle, target))
 
 
 def _request(bundle: Bundle, target: Target) -> Request:

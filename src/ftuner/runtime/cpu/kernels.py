@@ -36,21 +36,21 @@ from ftuner.codegen.llvm.objects.bundle import (
 )
 from ftuner.codegen.llvm.objects.elf import parse
 from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
-from ftuner.codegen.llvm.objects.keys import bundle_key, generator_digest
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key, generator_digest
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.caching import cached_attribute
 from ftuner.core.cpu.tile import PACKED, ROW, UKernel
-from ftuner.core.dtype import DTYPES, DType
-from ftuner.core.expr import Expr
+from ftuner.core.dtype import DTYPES, FLOAT32, DType
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.fork_safety import fork_safe_lock
-from ftuner.core.product import ProductTypes
+from ftuner.core.product import ProductTypes, product_types
 from ftuner.errors import DTypeError
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.system import ARCHITECTURES, read_system
-from ftuner.hardware.tuning import KLoopTuning, NativeTuning
+from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import OBJECTS, TARGETS, Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
@@ -106,6 +106,21 @@ def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
 
 
 log = logging.getLogger(__name__)
+
+
+def _compilation() -> Any:
+    """Imported by name: a model that the cache has compiles nothing."""
+    return import_module("ftuner.runtime.cpu.compilation")
+
+
+def started_with_runtime(isa: InstructionSet, cache: Cache) -> Started:
+    """Processes, one of which compiles the runtime of a machine that is not known yet: until then,
+    all that it depends on are defaults."""
+    make, native = _compilation(), part_of(CpuTuning(), NativeTuning)
+    runtime = runtime_bundle(isa.vector_bytes, DATA_WORD, native)
+    started: Started = make.Started(COMPILER_MODULE)
+    make.begin(started, runtime, known_target(isa.name, cache))
+    return started
 
 
 class CompiledLibrary:
@@ -185,11 +200,6 @@ def _any_kernel(library: Library) -> UKernel:
     return library.family(library.widths[0], False, ROW, PACKED).kernels[0]
 
 
-def _compilation() -> Any:
-    """Imported by name: a model that the cache has compiles nothing."""
-    return import_module("ftuner.runtime.cpu.compilation")
-
-
 class Kernels:
     """The code of one ISA: libraries of uKernels, kernels of graphs, the native runtime. Safe to
     use from several threads."""
@@ -267,22 +277,28 @@ class Kernels:
             return self._compiled[library]
 
     @contextmanager
-    def compiled_ahead(self) -> Iterator[None]:
-        """While the block finds out what to compile, processes start and compile the runtime, if
-        the cache has not even that."""
-        started = None
+    def compiled_ahead(self, started: Started | None = None) -> Iterator[None]:
+        """While the block finds out what to compile, processes start and compile what any model
+        needs, if the cache lacks the runtime. `started`: processes that compile that already."""
+        own = None
         with self._lock:
-            if self._runtime is None and self._started is None:
-                runtime, target = self._runtime_bundle(), self._llvm_target
-                if self.cache.read(OBJECTS, bundle_key(runtime, target)) is None:
-                    self._started = started = _compilation().started_with(runtime, target)
+            if (
+                self._runtime is None
+                and self._started is None
+                and self._lacks(runtime := self._runtime_bundle())
+            ):
+                make = _compilation()
+                self._started = own = started or make.Started(COMPILER_MODULE)
+                make.begin(own, runtime, self._llvm_target)
+                if self._lacks(family := self._first_family()):
+                    make.begin(own, family, self._llvm_target)
         try:
             yield
         finally:
-            if started is not None:
+            if own is not None:
                 with self._lock:
                     self._started = None
-                started.end()
+                own.end()
 
     def add(self, image: Image) -> LoadedObject:
         """The code of an image, loaded unless another one has all of it. As long as the caller
@@ -371,6 +387,16 @@ class Kernels:
             if library.types.widens:
                 bundles.append(widen_bundle(library.types, library.lanes, row))
         return bundles
+
+    def _lacks(self, bundle: Bundle) -> bool:
+        """Whether the cache has no object of a bundle."""
+        return self.cache.read(OBJECTS, bundle_key(bundle, self._llvm_target)) is None
+
+    def _first_family(self) -> Bundle:
+        """The uKernels of float32 that multiply rows of A by panels of weights."""
+        library = self.library(product_types(FLOAT32), ACCUMULATOR)
+        first, *_ = self._bundles(library, [library.family(library.widths[0], False, ROW, PACKED)])
+        return first
 
     def _runtime_bundle(self) -> Bundle:
         return runtime_bundle(self.isa.vector_bytes, DATA_WORD, self._native)

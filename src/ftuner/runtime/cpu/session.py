@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from ftuner.hardware.recorded import from_document
 from ftuner.hardware.system import SystemFacts, promised_isas, read_system
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 from ftuner.runtime.cache import HARDWARE, Cache, default_cache
-from ftuner.runtime.cpu.kernels import Kernels
+from ftuner.runtime.cpu.kernels import Kernels, started_with_runtime
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.threads import usable_threads
 from ftuner.runtime.known_hardware import (
@@ -43,6 +44,7 @@ from ftuner.ukernels.cpu.library import Family
 
 if TYPE_CHECKING:
     from ftuner.hardware.constants import Calibration
+    from ftuner.runtime.compile_processes import Started
 
 ISA_VARIABLE = "FTUNER_ISA"
 PROBE_VERSION = 5
@@ -72,6 +74,10 @@ class CpuSession:
         """CPUs that this process may use."""
         self.thread_word = np.array([usable_threads(self.cores)], np.int64)
         """Holds `threads`; native code reads it."""
+        self._compiles_next = False
+        """Whether what follows a probe is compiling."""
+        self._started: Started | None = None
+        """Compiling processes that have been started before a probe."""
 
     @property
     def threads(self) -> int:
@@ -89,8 +95,33 @@ class CpuSession:
         if self._hardware is None:
             with self._lock:
                 if self._hardware is None:
-                    self._hardware = known_hardware(self.cache, isa=self._asked_isa)
+                    self._hardware = known_hardware(
+                        self.cache, isa=self._asked_isa, probe=self._probe
+                    )
         return self._hardware
+
+    @contextmanager
+    def probed_ahead(self) -> Iterator[None]:
+        """The block compiles a model. If the machine has to be probed for it, processes start
+        before and compile the runtime, but pause while something is measured."""
+        self._compiles_next = True
+        try:
+            yield
+        finally:
+            self._compiles_next = False
+            started, self._started = self._started, None
+            if started is not None:
+                started.end()
+
+    def _probe(self, facts: SystemFacts) -> CpuHardware:
+        if not self._compiles_next:
+            return probe_machine(facts)
+        found = import_module("ftuner.runtime.cpu.probe").runnable_isas(facts)
+        isas = [isa for isa in found if self._asked_isa in (None, isa.name)]
+        if not isas:
+            return probe_machine(facts)
+        self._started = started_with_runtime(isas[-1], self.cache)
+        return probe_machine(facts, self._started.paused())
 
     def adopt(self, hardware: CpuHardware) -> None:
         """Use a model of this machine with another tuning from now on, and keep it in the cache.
@@ -200,14 +231,17 @@ class CpuSession:
         return found
 
 
-def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) -> CpuHardware:
+def known_hardware(
+    cache: Cache, again: bool = False, isa: str | None = None,
+    probe: Callable[[SystemFacts], CpuHardware] | None = None,
+) -> CpuHardware:  # fmt: skip
     """The hardware model of this machine: from the cache, or probed (under a second) and kept. Its
     tuning has constants of the nearest recorded machine where this one was not tuned.
 
     `again` probes even if the cache knows the machine, and drops the models of narrower ISAs, whose
     rates are of the probe before. `isa`: the one that is computed with; one that is not the widest
     may have been calibrated apart. The model has the correction of estimates that was learned on
-    the machine, if there is one.
+    the machine, if there is one. `probe`: by default `probe_machine`.
 
     Raises:
         HardwareError: an architecture without a code generator.
@@ -224,7 +258,7 @@ def known_hardware(cache: Cache, again: bool = False, isa: str | None = None) ->
         if narrow is not None:
             return corrected(cache, narrow)
     found = known_or_probed(
-        cache, _key_of(facts), decode, lambda: probe_machine(facts), again, with_nearest,
+        cache, _key_of(facts), decode, lambda: (probe or probe_machine)(facts), again, with_nearest,
         priors_digest(),
     )  # fmt: skip
     if again:
@@ -318,12 +352,15 @@ def _expect_model_of(found: CpuHardware, facts: SystemFacts) -> None:
         raise HardwareError(f"a model with the ISAs {names}; expected some of {promised}")
 
 
-def probe_machine(facts: SystemFacts) -> CpuHardware:
-    """Probe this machine with all threads that this process may use."""
+def probe_machine(
+    facts: SystemFacts, quiet: AbstractContextManager[None] | None = None
+) -> CpuHardware:
+    """Probe this machine with all threads that this process may use. `quiet`: entered while
+    something is measured."""
     # Imported by name: it needs llvmlite, which importing ftuner must not.
     probing = import_module("ftuner.runtime.cpu.probe")
     with shown(None) as show:
         show("probe this machine", 0, 1)
-        found = probing.probe(facts, facts.cores)
+        found = probing.probe(facts, facts.cores, quiet)
     assert isinstance(found, CpuHardware)
     return found

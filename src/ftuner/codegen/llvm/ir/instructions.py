@@ -4,6 +4,7 @@ prefetches, and of tiles of x86's matrix unit (AMX), by the numbers of their reg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
@@ -115,8 +116,13 @@ L1, L2 = 3, 2
 def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
     """Ask for the cache line at an address, which need not exist."""
     function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-    locality, data = ir.Constant(I32, level), ir.Constant(I32, 1)
-    builder.call(function, [address, ir.Constant(I32, int(write)), locality, data])
+    builder.call(function, [address, *_prefetch_options(level, write)])
+
+
+@cache
+def _prefetch_options(level: int, write: bool) -> list[ir.Constant]:
+    """What is to be done, the cache level, and that it is data."""
+    return [ir.Constant(I32, number) for number in (int(write), level, 1)]
 
 
 _PALETTE = 1

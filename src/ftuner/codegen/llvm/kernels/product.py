@@ -39,7 +39,7 @@ from ftuner.codegen.llvm.ir.functions import cast, emit
 from ftuner.codegen.llvm.ir.half_precision import ROUNDED
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
 from ftuner.codegen.llvm.kernels.block_loop import BlockLoop, ByteBlockLoop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
@@ -182,11 +182,16 @@ def _as_stored(builder: ir.IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
 def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: Rows, line_bytes: int) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
     last = kernel.tile.vectors * kernel.lanes * kernel.types.c.itemsize - 1
-    for i in range(kernel.mr):
-        row = at(builder, c.first, builder.mul(c.stride, const(i)))
-        for offset in range(0, last, line_bytes):
-            prefetch(builder, at(builder, row, offset), L1, write=True)
-        prefetch(builder, at(builder, row, last), L1, write=True)
+
+    def ask(row: list[ir.Value]) -> list[ir.Value]:
+        for offset in (*range(0, last, line_bytes), last):
+            prefetch(builder, at(builder, row[0], offset), L1, write=True)
+        return [at(builder, row[0], c.stride)]
+
+    if kernel.mr == 1:
+        ask([c.first])
+    else:
+        carried_loop(builder, const(kernel.mr), [c.first], ask, some=True)
 
 
 def finish_tile(

@@ -39,7 +39,8 @@ class Target:
 
 
 @cache
-def _binding() -> Any:
+def llvm_binding() -> Any:
+    """`llvmlite.binding`, with LLVM loaded."""
     llvm = import_module("llvmlite.binding")
     # llvmlite holds one lock around LLVM and has no public access to it.
     wait_before_fork(llvm.ffi.lib._lock)
@@ -74,7 +75,7 @@ def host_features() -> dict[str, bool]:
     on: LLVM reads Arm's features in a file that an emulator may not have. Of Arm's multiply-adds
     the system's list decides, because LLVM does not look for them.
     """
-    found = dict(_binding().get_host_cpu_features())
+    found = dict(llvm_binding().get_host_cpu_features())
     facts = read_system()
     listed = {name.replace("_", "") for name in facts.features}
     for name in found:
@@ -106,7 +107,7 @@ def host_target(isa: str) -> Target:
     Raises:
         HardwareError: `isa` names no known ISA.
     """
-    llvm, row = _binding(), instruction_set(isa)
+    llvm, row = llvm_binding(), instruction_set(isa)
     cpu = row.scheduling_model or llvm.get_host_cpu_name()
     host = host_features()
     wanted = row.features.split(",")
@@ -128,7 +129,7 @@ def host_target(isa: str) -> Target:
 
 @lru_cache(maxsize=16)
 def _machine(target: Target) -> Any:
-    llvm = _binding()
+    llvm = llvm_binding()
     if target.triple != object_triple(llvm.get_process_triple()):
         # All targets take 10 MB, which only code for another architecture needs.
         llvm.initialize_all_targets()
@@ -139,7 +140,7 @@ def _machine(target: Target) -> Any:
 
 
 def _optimised(module: Any, target: Target, inlines: bool) -> Any:
-    llvm = _binding()
+    llvm = llvm_binding()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     # Kernels are already vectorised and unrolled.
@@ -178,7 +179,7 @@ class Engine:
     long as this value exists."""
 
     def __init__(self, objects: Sequence[bytes]) -> None:
-        llvm = _binding()
+        llvm = llvm_binding()
         # MCJIT takes ownership of its target machine and its module: both are made for it.
         triple = object_triple(llvm.get_process_triple())
         machine = llvm.Target.from_triple(triple).create_target_machine(opt=0, jit=True)
