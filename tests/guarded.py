@@ -27,14 +27,16 @@ import ftuner.runtime.cpu.attention
 import ftuner.runtime.cpu.boundary
 import ftuner.runtime.cpu.executable
 import ftuner.runtime.cpu.grouped  # noqa: F401
+from ftuner.codegen.llvm.native.binding_records import Sharing
+from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.schedules import modules
-from ftuner.runtime.cpu.memory import OutputPool
+from ftuner.runtime.cpu.memory import OutputPool, Rows
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
-from ftuner.runtime.cpu.record_layout import RecordLayout
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER, RecordLayout
 from ftuner.runtime.cpu.scratch import Workspaces
 from ftuner.runtime.cpu.work_distribution import WorkDistribution
 
@@ -160,18 +162,10 @@ class _Records(np.ndarray[Any, Any]):
         return found if isinstance(found, np.ndarray) else int(found)
 
 
-class _Image:
-    """The image of a graph's records: what it is asked for. Keeps the constants that it points to
-    alive."""
+class _Image(np.ndarray[Any, Any]):
+    """The image of a graph's records. Keeps the constants that it points to alive."""
 
-    def __init__(self, image: Array, at: Side, constants: dict[Buffer, Buffer]) -> None:
-        self._image, self._at, self._constants = image, at, constants
-
-    def copy(self) -> Array:
-        return guarded(self._image, self._at)
-
-    def __len__(self) -> int:
-        return len(self._image)
+    constants: dict[Buffer, Buffer]
 
 
 def _guards_what_is_new(make: Callable[..., Array], at: Side) -> Callable[..., Array]:
@@ -244,6 +238,7 @@ def _packs(pack: Callable[..., Panels], at: Side) -> Callable[..., Panels]:
 def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     """What stands in for methods."""
     bind, distribute = ProgramWriter.bind, WorkDistribution.__call__
+    fill = WorkDistribution.fill
     init, address, finished = (
         getattr(RecordLayout, name) for name in ("__init__", "address", "finished")
     )
@@ -254,7 +249,9 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
 
     def guarded_finished(self: Any) -> tuple[_Image, Array]:
         image, fills = finished(self)
-        return _Image(image, at, self.guarded_constants), fills
+        kept = guarded(image, at).view(_Image)
+        kept.constants = self.guarded_constants
+        return kept, fills
 
     def guarded_address(self: Any, slot: int, buffer: Buffer, offset: Dim = 0) -> None:
         if buffer.array is not None:
@@ -270,19 +267,24 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     def without_arena(self: WorkDistribution, *arguments: Any) -> tuple[int, Array | None]:
         return 0, distribute(self, *arguments)[1]
 
-    def guarded_places(self: Any, *_: object) -> array[int]:
+    def guarded_fill(self: Any, base: int, *arguments: Any) -> None:
+        # Every buffer has memory of its own.
+        sources, held = arguments[-1], self._held
+        counts, sizes = held[Sharing.ELEMENTS].tolist(), held[Sharing.ITEM_BYTES].tolist()
         self.guarded_buffers = [
-            Guard((self.guarded_values[number] * itemsize,), np.uint8, None, at)
-            for number, itemsize in self._sizes
+            Guard((self.guarded_values[number] * size,), np.uint8, None, at)
+            for number, size in zip(counts, sizes, strict=True)
         ]
-        return array("q", [guard.address for guard in self.guarded_buffers])
+        places = (ctypes.c_int64 * len(counts)).from_address(sources + FIRST_BUFFER * SLOT_BYTES)
+        places[:] = [guard.address - base for guard in self.guarded_buffers]
+        fill(self, base, *arguments)
 
-    def guarded_kept(self: Any, *_: object) -> Array:
-        # The guarded places live as long as the program.
-        return np.empty(0, np.uint8)
+    def guarded_row(self: Any) -> tuple[Array, int]:
+        guard = Guard(self._shape[1:], np.int64, None, at)
+        return guard.array, guard.address
 
     def guarded_bind(
-        self: Any, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
+        self: Any, symbols: Sequence[int], workers: int, arena: Callable[[int], int]
     ) -> BoundProgram:
         kept: list[Guard] = []
 
@@ -290,9 +292,9 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
             kept.append(Guard((size,), np.uint8, None, at))
             return kept[0].address
 
-        self.guarded_values = self._evaluate(symbols)
-        found: BoundProgram = bind(self, symbols, workers, pool, workspace)
-        kept += self.guarded_buffers
+        self._distribute.guarded_values = self._evaluate(symbols)
+        found: BoundProgram = bind(self, symbols, workers, workspace)
+        kept += self._distribute.guarded_buffers
         weakref.finalize(found.records, kept.clear).atexit = False
         return found._replace(arena=arena(0))
 
@@ -310,8 +312,8 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     yield RecordLayout, "address", guarded_address
     yield RecordLayout, "finished", guarded_finished
     yield WorkDistribution, "__call__", without_arena
-    yield ProgramWriter, "_placed", guarded_places
-    yield ProgramWriter, "_place_kept", guarded_kept
+    yield WorkDistribution, "fill", guarded_fill
+    yield Rows, "take", guarded_row
     yield ProgramWriter, "bind", guarded_bind
     yield OutputPool, "array", lambda self, shape, dtype: Guard(shape, dtype, None, at).array
     yield Workspaces, "take", take

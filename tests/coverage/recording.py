@@ -124,8 +124,8 @@ def _hooks(recorder: Recorder) -> Iterator[tuple[object, str, Any]]:
     def noting_run(self: Any, program: BoundProgram, *arguments: Any) -> None:
         execute(self, program, *arguments)
         recorder.cells.update(self.noted_cells)
-        for group in program.groups:
-            for ready in group.plans:
+        for plans in program.plans:
+            for ready in plans:
                 recorder.ran_plan(ready.encoded.address)
 
     def noting_plan(self: Products, plan: Plan, strides: Any, rows: Any = None) -> Any:

@@ -14,8 +14,9 @@ from tests.runtime.shapes.test_arena import layers, network
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.record_layout import FIRST_BUFFER
 from ftuner.runtime.cpu.work_distribution import WorkDistribution
-from ftuner.runtime.shapes.layout import first_fit
+from ftuner.runtime.shapes.layout import Areas, first_fit
 
 DIMS = [0, 1, 3, 1000]
 MOST = 16
@@ -61,20 +62,27 @@ def test_native_code_decides_as_python_does(
         for buffer in range(buffers) if steps and random.random() < 0.4
     }  # fmt: skip
     once = [step for step in range(steps) if random.random() < 0.2]
-    elsewhere = [buffer for buffer in range(buffers) if random.random() < 0.2]
+    elsewhere = [buffer for buffer in range(buffers) if once and random.random() < 0.2]
 
+    areas = Areas(len(DIMS))
+    at = areas.add(1), areas.add(3 * len(shares))
+    image = np.zeros(0, np.int64)
     distribute = WorkDistribution(
-        widest.kernels.runtime, rows, counts, stages, sizes, lifetimes, writers
+        widest.kernels.runtime, rows, counts, stages, sizes, lifetimes, writers, image, areas, *at
     )
-    words, offsets = array("q", [*DIMS, *[7] * (4 * steps)]), array("q", [7] * buffers)
-    rows_of_shares = array("q", chain.from_iterable(shares))
+    given = [*DIMS, WORKERS, *chain.from_iterable(shares)]
+    words, sources = (
+        array("q", given + [7] * areas.size),
+        array("q", [7] * (FIRST_BUFFER + buffers)),
+    )
     arena_bytes, later = distribute(
-        words, len(DIMS), rows_of_shares, WORKERS, MOST, once, elsewhere, offsets
+        words.buffer_info()[0], sources.buffer_info()[0], MOST, once, elsewhere
     )
 
     first = dealt(rows, counts, stages, shares)
-    assert words[: len(DIMS)].tolist() == DIMS
-    assert np.array(words[len(DIMS) :]).reshape(4, -1).tolist() == first
+    assert words[: len(given)].tolist() == given
+    dealt_words = words[distribute.shared : distribute.shared + 4 * steps]
+    assert np.array(dealt_words).reshape(4, -1).tolist() == first
     if once:
         assert later is not None
         assert later.reshape(4, -1).tolist() == dealt(rows, counts, stages, shares, once)
@@ -83,4 +91,4 @@ def test_native_code_decides_as_python_does(
         written = writers.get(buffer)
         if buffer in elsewhere or (written and not any(first[1][step] for step in written)):
             taken[buffer] = 0
-    assert ([*offsets], arena_bytes) == first_fit(lifetimes, taken)
+    assert (sources[FIRST_BUFFER:].tolist(), arena_bytes) == first_fit(lifetimes, taken)

@@ -88,7 +88,7 @@ class CompiledGraph(Executable):
         self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(
             self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
-            self._pool.array,
+            self._pool.array, demands=True,
         )  # fmt: skip
         if options.plans_ahead and (compiled is None or not compiled.plans):
             self._writer.plan_ahead(self.threads)
@@ -312,7 +312,7 @@ class CompiledGraph(Executable):
         if not known.checked and few and outputs[0].size:
             runtime, arena = self.session.kernels.runtime, calls.arena
             symbols = self.binding(shapes)
-            own = self._writer.bind(symbols, threads, runtime.pool.address, arena.grown)
+            own = self._writer.bind(symbols, threads, arena.grown)
             own.take_results(known)
             # A call runs without what holds the code and the weights otherwise.
             named = self, own, arena.memory
@@ -388,10 +388,8 @@ class CompiledGraph(Executable):
         key = (shapes, workers)
         found: BoundProgram | None = state.programs.get(key)
         if found is None or found.arena != state.arena.address:
-            symbols = self.binding(shapes)
-            pool = self.session.kernels.runtime.pool.address
-            bind = partial(self._writer.bind, symbols, workers, pool)
-            found = self._within(state, bind)
+            symbols = self.binding.read(shapes)
+            found = self._within(state, partial(self._writer.bind, symbols, workers))
             state.programs.add(key, found)
         return found
 

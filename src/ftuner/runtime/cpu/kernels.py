@@ -18,6 +18,7 @@ from ftuner.codegen.llvm.native.symbols import (
     COPY_SYMBOL,
     DECIDE_SYMBOL,
     FILL_SYMBOL,
+    FIND_SYMBOL,
     JOIN_SYMBOL,
     TEXTS_SYMBOL,
     WORDS_SYMBOL,
@@ -174,10 +175,13 @@ class NativeRuntime:
             """A function that is called with the interpreter's lock held."""
             return ctypes.PYFUNCTYPE(result, *arguments)(addresses[symbol])
 
-        self.decide = held(DECIDE_SYMBOL, integer, pointer, pointer)
-        """`decide(sharing, extents)`: see `codegen.llvm.native.binding`."""
-        self.fill = held(FILL_SYMBOL, None, pointer, pointer, integer, pointer, pointer)
-        """`fill(records, fills, count, addresses, values)`."""
+        self.find = held(FIND_SYMBOL, integer, *[pointer] * 3, integer)
+        """`find(deciding, words, known, done)`: see `codegen.llvm.native.binding`."""
+        self.decide = held(DECIDE_SYMBOL, integer, *[pointer] * 3, integer, pointer)
+        """`decide(sharing, words, sources, most_chunks, later)`: see there."""
+        given = pointer, integer, pointer, pointer, integer, pointer, pointer
+        self.fill = held(FILL_SYMBOL, None, *given)
+        """`fill(sharing, base, records, fills, count, sources, words)`: see there."""
         self.copy = held(COPY_SYMBOL, None, pointer)
         """`copy(copies)`: see `codegen.llvm.native.joining`."""
         self.join = held(JOIN_SYMBOL, None, pointer, integer, pointer, pointer)

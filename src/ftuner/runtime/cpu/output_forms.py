@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Shape
-from ftuner.core.dtype import DType
+from ftuner.core.dim import Shape, product
+from ftuner.core.dtype import ADDRESSABLE_BYTES, DType
 from ftuner.graph.steps import Lowered
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, numpy_dtype
-from ftuner.runtime.shapes.evaluation import Dims, Outputs, picked
+from ftuner.runtime.shapes.evaluation import MAX_LOOP, Dims, Outputs, picked
 
 Make = Callable[[Sequence[int], Any], Array]
 """Makes an array of a shape and dtype, whose elements are not set."""
@@ -30,11 +29,18 @@ class OutputForms:
 
     def __init__(self, lowered: Lowered, dims: Dims, make_large: Make, large_bytes: int) -> None:
         """`make_large` makes the arrays of `large_bytes` or more."""
-        self._make_large, self._large_bytes = make_large, large_bytes
+        self._make_large = make_large
         numbers: dict[tuple[tuple[int, ...], Any], int] = {}
+        counts: list[int] = []
+        self.most: dict[int, int] = {}
+        """By the number of each dim that counts elements of an output, how many it may have."""
 
         def number(shape: Shape, dtype: DType) -> int:
             key = dims.numbers(shape), numpy_dtype(dtype)
+            if key not in numbers:
+                counts.append(elements := dims.number(product(shape)))
+                most = min(MAX_LOOP, ADDRESSABLE_BYTES // key[1].itemsize)
+                self.most[elements] = min(most, self.most.get(elements, most))
             return numbers.setdefault(key, len(numbers))
 
         dtypes = [v.layout.dtype for v in lowered.outputs]
@@ -44,6 +50,7 @@ class OutputForms:
         self._fresh = [number not in appended for number in range(len(dtypes))]
         """Whether an output has memory of its own: whether it is none of `Lowered.appended`."""
         self._small = tuple([np.empty if fresh else made_elsewhere for fresh in self._fresh])
+        self._plain = all(self._fresh)
         growths: dict[tuple[int, int, tuple[int, ...], int, int, bool, bool], int] = {}
         self._growths = []
         """For each of `Lowered.appended`, the number of its growth."""
@@ -55,6 +62,12 @@ class OutputForms:
             )  # fmt: skip
             self._growths.append(growths.setdefault(growth, len(growths)))
         self._known = [(picked(shape), dtype) for shape, dtype in numbers]
+        self._large = [
+            (elements, -(-large_bytes // dtype.itemsize))
+            for (_, dtype), elements in zip(numbers, counts, strict=True)
+        ]
+        """For each form the number of the dim that counts elements, and from how many on an output
+        is large."""
         self._growing = [
             (axis, kept, picked(whole), output, room, slides, writes)
             for axis, kept, whole, output, room, slides, writes in growths
@@ -66,16 +79,16 @@ class OutputForms:
         """Each shape and dtype once, at values of the dims."""
         return tuple([(shape(values), dtype) for shape, dtype in self._known])
 
-    def makes(self, forms: Outputs) -> tuple[Make, ...]:
-        """What makes each output; `forms`: what `at` gives."""
-        least = self._large_bytes
-        large = [math.prod(shape) * dtype.itemsize >= least for shape, dtype in forms]
+    def makes(self, values: Sequence[int]) -> tuple[tuple[Make, ...], bool]:
+        """What makes each output, and whether that is `np.empty` for all."""
+        large = [values[elements] >= least for elements, least in self._large]
         if True not in large:
-            return self._small
-        return tuple([
+            return self._small, self._plain
+        found = tuple([
             self._make_large if fresh and large[number] else small
             for number, fresh, small in zip(self._outputs, self._fresh, self._small, strict=True)
         ])  # fmt: skip
+        return found, all(make is np.empty for make in found)
 
     def outputs(
         self, values: Sequence[int], forms: Outputs

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, starmap
+from itertools import starmap
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ import numpy as np
 
 from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLACK_BYTES, SLOT_BYTES, Program
 from ftuner.codegen.llvm.native.records import Step as StepSlot
-from ftuner.core.caching import RecentlyUsed
+from ftuner.core.caching import RecentlyUsed, cached_attribute
+from ftuner.core.dtype import ADDRESSABLE_BYTES
 from ftuner.core.ranges import EXACT, after_fine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
@@ -29,17 +30,28 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
-from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
+from ftuner.runtime.cpu.memory import NO_MEMORY, Rows, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import PlannedRanges
-from ftuner.runtime.cpu.record_layout import NOTHING, POOL, RecordLayout
+from ftuner.runtime.cpu.record_layout import (
+    FIRST_BUFFER,
+    NOTHING,
+    POOL,
+    RECORDS,
+    WORKSPACE,
+    Fill,
+    Fills,
+    RecordLayout,
+    fill_rows,
+)
 from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
-from ftuner.runtime.cpu.task_groups import BoundGroup, TaskGroups
+from ftuner.runtime.cpu.task_groups import Plans, TaskGroups
 from ftuner.runtime.cpu.tasks import Unless, most_chunks
-from ftuner.runtime.cpu.work_distribution import NO_SHARES, WorkDistribution
+from ftuner.runtime.cpu.work_distribution import WorkDistribution
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
+    MAX_LOOP,
     Outputs,
     addressable,
     check_arena,
@@ -59,6 +71,8 @@ OBJECTS_BYTES = 600
 MAX_FILLS = 8
 """Combinations of fields that a graph keeps. Derived: it has two, one for single positions, if its
 attentions are alike. One is some 6 KiB for each layer."""
+MAX_EXTENT = (1 << 63) - 1
+"""The largest number of native code."""
 MANY_ROWS = 1 << 16
 """Of a product that is not planned ahead. Derived: its run takes a thousand times its plan."""
 
@@ -105,13 +119,15 @@ class BoundProgram(NamedTuple):
     sources: array[int]
     """The addresses that `record_layout` numbers: of others, then of the buffers of
     `ProgramWriter.places`."""
-    groups: Sequence[BoundGroup]
-    """With the plans that the records point to."""
+    plans: Sequence[Plans]
+    """Of each group of tasks: the plans that the records point to."""
     arena_bytes: int
     """Bytes of intermediate results; the workspace follows them."""
     workspace_bytes: int
     attention_worker_bytes: int
     """The part of the workspace that each worker has in the largest attention."""
+    records_bytes: int
+    """Of the records, and what groups of tasks take."""
     results: KeptResults | None
     """Results that depend on extents alone; None if there are none to keep."""
 
@@ -154,10 +170,6 @@ class BoundProgram(NamedTuple):
     def outputs_bytes(self) -> int:
         return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.rooms)
 
-    @property
-    def records_bytes(self) -> int:
-        return int(self.records.nbytes) + sum([group.kept_bytes for group in self.groups])
-
 
 class ProgramWriter:
     """Writes the programs of one lowered graph.
@@ -176,10 +188,12 @@ class ProgramWriter:
         make_large: Make,
         cuts: Collection[int] = (),
         keeps_results: bool = True,
+        demands: bool = False,
     ) -> None:
         """`compiled`: the steps of `lowered`; `binding`: of the symbols; `make_large`: makes large
         outputs; `cuts`: as of `stages`; `keeps_results`: whether programs keep results that depend
-        on extents alone, which no other program may then access."""
+        on extents alone, which no other program may then access; `demands`: whether `bind` checks
+        the constraints of the symbols."""
         self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""
@@ -196,26 +210,49 @@ class ProgramWriter:
         firsts = Program.SIZE + np.arange(len(compiled)) * StepSlot.SIZE
         for step, at in zip(compiled, firsts.tolist(), strict=True):
             step.lay_out(records, at)
-        self._image, fills = records.finished()
-        self.words = len(self._image)
+        image, fills = records.finished()
+        self.words = len(image)
         """Words of the records of a program."""
         self.patches = records.patches
-        sources = fills[2]
-        within = (sources != NOTHING) & (sources != POOL)
-        self.addresses = fills[0][within], sources[within]
+        within = fills[(fills[:, 1] != NOTHING) & (fills[:, 1] != POOL)].astype(np.int64)
+        self.addresses = within[:, 0], within[:, 1]
         """The slots that hold addresses in the records or the arena, and the source of each."""
         self._tasks = list(records.tasks)
-        # Laying out has numbered all dims but those of the outputs and of loops.
-        self._groups = TaskGroups(records, hardware, lambda symbols: self._evaluate(symbols))
+        large_bytes = hardware.tuning.large_output_bytes
+        self._forms = OutputForms(lowered, dims, make_large, large_bytes)
+        loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
+        elements = {number for number, _ in self._sizes}
+        extents = {*self._forms.extents, *elements}
+        self._elements, self._extents, self._loops = map(picked, (elements, extents, loops))
+        # Laying out has numbered the other dims.
+        self._dims, self._names = dims, binding.names
+        self._symbols = slice(dims.count, dims.count + len(binding.names))
+        self._check = binding.check if demands else None
+        instructions = dims.instructions(binding.names)
+        instructions.demand(binding.constraints if demands else ())
+        instructions.bound((number, MAX_EXTENT) for number in extents)
+        instructions.bound((number, ADDRESSABLE_BYTES) for number in elements)
+        instructions.bound((number, MAX_LOOP) for number in loops)
+        instructions.bound(self._forms.most.items())
+        self._groups = groups = TaskGroups(runtime, records, hardware, instructions)
         self._distribute = WorkDistribution(
             runtime,
-            [1 + self._groups.rows[task] if task >= 0 else 0 for _, task in records.step_tasks],
+            [1 + groups.rows[task] if task >= 0 else 0 for _, task in records.step_tasks],
             [max(dim, 0) for dim, _ in records.step_tasks],
             numbered,
             self._sizes,
             [Lifetime(first, last) for _, first, last in arena],
             self._written_sometimes(lowered, places, records),
+            image,
+            groups.areas,
+            groups.workers,
+            groups.shares,
         )
+        self._rows = Rows(self.words)
+        self._template = groups.template(instructions)
+        self._free: list[array[int]] = []
+        """The words of shapes that are bound."""
+        self._sources = bytes(SLOT_BYTES * (FIRST_BUFFER + len(places)))
         self._invariants = [
             (found.steps, [places[buffer] for buffer in found.results])
             for found in (invariants(lowered.steps) if keeps_results else ())
@@ -225,30 +262,33 @@ class ProgramWriter:
         self._checked = tuple(records.checked)
         # A getter of one item would not give a tuple.
         slots = [slot for slot, _ in self._checked] * (2 if len(self._checked) == 1 else 1)
-        self._statuses: Callable[[Any], Iterable[int]] = itemgetter(*slots) if slots else tuple
+        self._statuses: Callable[[Any], Iterable[int]] = itemgetter(*slots or (0,))
         self._slots_of = records.slots_of_tasks()
-        self._known_fills: RecentlyUsed[object, Words] = RecentlyUsed(MAX_FILLS)
-        large_bytes = hardware.tuning.large_output_bytes
-        self._forms = OutputForms(lowered, dims, make_large, large_bytes)
-        self._elements = picked({number for number, _ in self._sizes})
-        self._extents = picked({*self._forms.extents, *(number for number, _ in self._sizes)})
-        self._loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
-        self._evaluate = dims.compiled(binding.names)
+        self._known_fills: RecentlyUsed[bytes, tuple[Fills, int, int]] = RecentlyUsed(MAX_FILLS)
         shared = StepSlot.WORKERS, StepSlot.CHUNKS, StepSlot.TOGETHER, StepSlot.BEFORE
         self._shared_slots = np.concatenate([firsts + slot for slot in shared])
         """The slots of all steps that say how workers share them."""
-        # The words that slots are filled from: the values of dims, the number of workers, those of
-        # `_shared_slots`, and those of tasks.
-        self._first_shared = dims.count + 1
-        self._room = bytes(SLOT_BYTES * (1 + len(self._shared_slots)))
-        first_task = self._first_shared + len(self._shared_slots)
+        first = self._distribute.shared
         decided: list[tuple[Sequence[int] | Words, Sequence[int] | Words]] = [
-            ([Program.WORKERS], [dims.count]),
-            (self._shared_slots, range(self._first_shared, first_task)),
-            (records.task_slots, first_task + self._groups.places),
+            ([Program.WORKERS], [groups.workers]),
+            (self._shared_slots, range(first, first + len(self._shared_slots))),
+            (records.task_slots, groups.places),
         ]
         # Tasks have a value for each of their slots, some of which are addresses.
-        self._fills = np.concatenate([*(_copies(*pair) for pair in decided), fills], axis=1)
+        self._fills = np.concatenate([*(_copies(*pair) for pair in decided), fills])
+
+    @cached_attribute
+    def _evaluate(self) -> Callable[[Sequence[int]], list[int]]:
+        """What evaluates dims where native code does not: of any size on the way."""
+        return self._dims.compiled(self._names)
+
+    def _values(self, symbols: Sequence[int]) -> array[int]:
+        """The values of all dims. Raises as `bind`."""
+        if self._check is not None:
+            self._check(symbols)
+        values = evaluated(self._evaluate, symbols, self._extents)
+        check_arena(max(self._elements(values), default=0))
+        return addressable(values, self._forms.at(values), self._loops)
 
     def _written_sometimes(
         self, lowered: Lowered, places: Mapping[Buffer, int], records: RecordLayout
@@ -269,6 +309,7 @@ class ProgramWriter:
     def forget(self) -> None:
         """Forget what was decided for extents before."""
         self._groups.forget()
+        self._rows.forget()
 
     def plan_ahead(self, workers: int) -> list[PlannedRanges]:
         """The plans of products with weights before their first runs: for one row, as texts grow
@@ -285,85 +326,74 @@ class ProgramWriter:
         return [plan(tuple(firsts[:most]), workers) for plan in plans]
 
     def bind(
-        self, symbols: Sequence[int], workers: int, pool: int, arena: Callable[[int], int]
+        self, symbols: Sequence[int], workers: int, arena: Callable[[int], int]
     ) -> BoundProgram:
-        """The program for values of the symbols.
-
-        `pool` is the address of the thread pool; `arena(size)` returns the address of `size` bytes.
+        """The program for values of the symbols. `arena(size)` returns the address of `size` bytes.
 
         Raises:
             ShapeError: negative extents, extents divided by zero, or loops that would not end.
             AllocationError: arrays larger than the address space.
         """
-        values = evaluated(self._evaluate, symbols, self._extents)
-        forms = self._forms.at(values)
-        outputs, rooms, growths = self._forms.outputs(values, forms)
-        # Checked before anything is planned: plans are made only for extents that a run can have.
-        check_arena(max(self._elements(values), default=0))
-        bound = addressable(values, forms, self._loops)
-        once, kept_places = self._kept_invariants(values)
-        groups = self._groups(self._groups.rounded(symbols, values), workers)
-        of_tasks = [group.values for group in groups]
-        words = array("q", b"".join((bound.tobytes(), self._room, *of_tasks)))
-        words[len(bound)] = workers
-        shares = array("q", NO_SHARES + b"".join([group.shares for group in groups]))
-        # NumPy's arrays of few words are made and filled in more time than the native code takes.
-        offsets = array("q", bytes(SLOT_BYTES * len(self._sizes)))
-        arena_bytes, later = self._distribute(
-            words, self._first_shared, shares, workers, most_chunks(workers, self._hardware), once,
-            kept_places, offsets,
-        )  # fmt: skip
+        try:
+            words = self._free.pop()
+        except IndexError:
+            words = array("q", self._template)
+        words[self._symbols] = array("q", symbols)
+        words[self._groups.workers] = workers
+        # Nothing is planned for extents that no run can have.
+        plans = self._groups(words, done=0)
+        if plans is None:
+            words[: self._dims.count] = self._values(symbols)
+            plans = self._groups(words, done=1)
+            assert plans is not None
+        forms = self._forms.at(words)
+        outputs, rooms, growths = self._forms.outputs(words, forms)
+        once, kept_places = self._kept_invariants(words)
+        sources = array("q", self._sources)
+        at = words.buffer_info()[0], sources.buffer_info()[0]
+        chunks = most_chunks(workers, self._hardware)
+        arena_bytes, later = self._distribute(*at, chunks, once, kept_places)
         check_arena(arena_bytes)
         if workers > 1:
-            of_steps = words[self._first_shared : self._first_shared + len(self.stages)]
+            first = self._distribute.shared
+            of_steps = words[first : first + len(self.stages)]
             workers = workers if max(of_steps, default=0) > 1 else 1
-        workspace_bytes = max([group.workspace_bytes for group in groups], default=0)
+        workspace_bytes, worker_bytes, kept_bytes = self._groups.summary(words)
         base = arena(arena_bytes + workspace_bytes)
 
-        records = self._image.copy()
-        here = address_of(records)
-        buffers = self._placed(offsets, base)
+        records, here = self._rows.take()
+        sources[RECORDS], sources[WORKSPACE] = here, base + arena_bytes
+        sources[POOL] = self._runtime.pool.address
         results = None
         if later is not None:
-            memory = self._place_kept(kept_places, buffers)
+            memory = self._place_kept(kept_places, sources, base)
             results = KeptResults(memory, self._shared_slots, later)
-        # In the order of `record_layout`'s sources.
-        addresses = array("q", (0, here, base + arena_bytes, pool, *buffers))
-        fills = self._fills_with(tuple(chain.from_iterable([group.variants for group in groups])))
-        self._runtime.fill(
-            here,
-            address_of(fills),
-            fills.shape[1],
-            addresses.buffer_info()[0],
-            words.buffer_info()[0],
-        )
-        makes = self._forms.makes(forms)
+        _, fills, count = self._fills_with(self._groups.variants(words))
+        self._distribute.fill(base, here, fills, count, *at)
+        makes, plain = self._forms.makes(words)
+        self._free.append(words)
         return BoundProgram(
-            records, here, workers, outputs, makes, all(make is np.empty for make in makes), rooms,
-            growths, self._checked,
-            partial(self._statuses, memoryview(records) if self._checked else ()),
-            base, addresses, groups, arena_bytes, workspace_bytes,
-            max([group.worker_bytes for group in groups], default=0), results,
+            records, here, workers, outputs, makes, plain, rooms, growths, self._checked,
+            partial(self._statuses, memoryview(records)) if self._checked else tuple,
+            base, sources, plans, arena_bytes, workspace_bytes, worker_bytes,
+            SLOT_BYTES * self.words + kept_bytes, results,
         )  # fmt: skip
 
-    def _placed(self, offsets: Iterable[int], base: int) -> array[int]:
-        """The addresses of buffers in an arena at `base`."""
-        return array("q", [base + offset for offset in offsets])
-
-    def _fills_with(self, variants: tuple[int, ...]) -> Words:
+    def _fills_with(self, variants: array[int]) -> tuple[Fills, int, int]:
         """The slots that extents and addresses decide, together with the fields of tasks of some
-        variants."""
-        found = self._known_fills.get(variants)
+        variants; their address and number."""
+        key = variants.tobytes()
+        found = self._known_fills.get(key)
         if found is None:
             fields = self._groups.fields(variants)
             rows = [
-                (slots[1 + field.place], 0, NOTHING, field.dim, field.factor)
+                Fill(slots[1 + field.place], NOTHING, field.dim, field.factor)
                 for task, slots in self._slots_of
                 for field in fields[task]
             ]
-            own = np.array(rows, np.int64).reshape(-1, 5).T
-            found = np.concatenate([self._fills, own], axis=1)
-            self._known_fills.add(variants, found)
+            fills = np.concatenate([self._fills, fill_rows(rows)])
+            found = fills, address_of(fills), len(fills)
+            self._known_fills.add(key, found)
         return found
 
     def _kept_invariants(self, values: Sequence[int]) -> tuple[list[int], dict[int, int]]:
@@ -384,21 +414,20 @@ class ProgramWriter:
                 kept |= found
         return once, kept
 
-    def _place_kept(self, sizes: Mapping[int, int], buffers: array[int]) -> Array:
-        """Memory for results that are kept. Writes their addresses to those of the buffers."""
+    def _place_kept(self, sizes: Mapping[int, int], sources: array[int], base: int) -> Array:
+        """Memory for results that are kept. Writes their addresses to the sources, to which that of
+        the arena is still to be added."""
         memory = allocated((sum(sizes.values()) + ALIGNMENT_BYTES,), np.uint8)
         begin = aligned(address_of(memory))
         for place, size in sizes.items():
-            buffers[place] = begin
+            sources[FIRST_BUFFER + place] = begin - base
             begin += size
         return memory
 
 
-def _copies(slots: Sequence[int] | Words, words: Sequence[int] | Words) -> Words:
+def _copies(slots: Sequence[int] | Words, words: Sequence[int] | Words) -> Fills:
     """Fills that write words, by their numbers, to slots."""
-    fills = np.zeros((5, len(slots)), np.int64)
-    fills[0], fills[2], fills[3], fills[4] = slots, NOTHING, words, 1
-    return fills
+    return fill_rows([Fill(slot, NOTHING, n, 1) for slot, n in zip(slots, words, strict=True)])
 
 
 def stages(steps: Sequence[Step], cuts: Collection[int] = ()) -> list[int]:

@@ -323,8 +323,7 @@ class RaggedGraph(Keeper):
         if found is not None:
             return found
         writer = self._own_writer if kind is None else self._programs[kind].writer
-        pool = self._graph.session.kernels.runtime.pool.address
-        program = writer.bind(symbols, workers, pool, lambda size: 0)
+        program = writer.bind(symbols, workers, lambda size: 0)
         kept: Sequence[int] = ()
         able = None
         if kind is None:

@@ -25,15 +25,22 @@ NOTHING, RECORDS, WORKSPACE, POOL, FIRST_BUFFER = range(5)
 the arena."""
 
 
-class _Fill(NamedTuple):
-    """A slot that binding writes: `fixed + address of source + value of dim * factor`."""
+class Fill(NamedTuple):
+    """A slot to which binding adds `address of source + word * factor`."""
 
     slot: int
-    fixed: int
     source: int
-    dim: int
-    """The number of a dim."""
+    word: int
+    """The number of a dim, or of a word after all dims."""
     factor: int
+
+
+Fills = npt.NDArray[np.int32]
+
+
+def fill_rows(fills: Sequence[Fill]) -> Fills:
+    """An array with a `Fill` in each row, as native code reads it."""
+    return np.array(fills, np.int32).reshape(-1, len(Fill._fields))
 
 
 class _Patch(NamedTuple):
@@ -81,7 +88,7 @@ class RecordLayout:
         self._arena: Mapping[Buffer, int] = {buffer: i for i, buffer in enumerate(arena)}
         self._none = self.dims.number(0)
         self._unless: Condition | None = None
-        self._fills: list[_Fill] = []
+        self._fills: list[Fill] = []
         self._patches: list[_Patch] = []
         self._image = [0] * (Program.SIZE + steps * Step.SIZE)
         self._image[Program.STEP_COUNT] = steps
@@ -113,19 +120,20 @@ class RecordLayout:
 
     def dim(self, slot: int, number: int) -> None:
         """Let binding write the value of a dim, given by number, to a slot."""
-        self._fills.append(_Fill(slot, 0, NOTHING, number, 1))
+        self._fills.append(Fill(slot, NOTHING, number, 1))
 
     def point(self, slot: int, to: int) -> None:
         """Let binding write the address of the slot `to` to a slot."""
-        self._fills.append(_Fill(slot, to * SLOT_BYTES, RECORDS, self._none, 0))
+        self._image[slot] = to * SLOT_BYTES
+        self._fills.append(Fill(slot, RECORDS, self._none, 0))
 
     def workspace(self, slot: int) -> None:
         """Let binding write the address of the workspace to a slot."""
-        self._fills.append(_Fill(slot, 0, WORKSPACE, self._none, 0))
+        self._fills.append(Fill(slot, WORKSPACE, self._none, 0))
 
     def pool(self, slot: int) -> None:
         """Let binding write the address of the thread pool to a slot."""
-        self._fills.append(_Fill(slot, 0, POOL, self._none, 0))
+        self._fills.append(Fill(slot, POOL, self._none, 0))
 
     def address(self, slot: int, buffer: Buffer, offset: Dim = 0) -> None:
         """Let binding write the address of an element of a buffer to a slot."""
@@ -136,8 +144,9 @@ class RecordLayout:
             return
         place = self._arena.get(buffer)
         source = NOTHING if place is None else FIRST_BUFFER + place
-        fixed = 0 if buffer.array is None or buffer.packed else int(buffer.array.ctypes.data)
-        self._fills.append(_Fill(slot, fixed, source, number, size))
+        if buffer.array is not None and not buffer.packed:
+            self._image[slot] = int(buffer.array.ctypes.data)
+        self._fills.append(Fill(slot, source, number, size))
 
     def check(self, slot: int, texts: tuple[str, ...]) -> None:
         """Let a run that leaves n > 0 in a slot raise an error with `texts[n - 1]`."""
@@ -195,14 +204,13 @@ class RecordLayout:
         rows = [(p.slot, p.array, at) for p, at in zip(self._patches, offsets, strict=True)]
         return np.array([*zip(*rows, strict=True)] or [()] * 3, np.int64)
 
-    def finished(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The image, and its fills as an array with a row for each field of `_Fill`."""
+    def finished(self) -> tuple[npt.NDArray[np.int64], Fills]:
+        """The image, and its fills as an array with a `Fill` in each row."""
         self.point(Program.PATCHES, len(self._image))
         self._image[Program.PATCH_COUNT] = len(self._patches)
         for patch in self._patches:
             at = self.reserve(Patch.SIZE)
             self.point(at + Patch.SLOT, patch.slot)
             self._image[at + Patch.ARRAY] = patch.array
-            self._fills.append(_Fill(at + Patch.OFFSET, 0, NOTHING, patch.offset, patch.itemsize))
-        columns = np.array(self._fills, np.int64).T.copy()
-        return np.array(self._image, np.int64), columns
+            self._fills.append(Fill(at + Patch.OFFSET, NOTHING, patch.offset, patch.itemsize))
+        return np.array(self._image, np.int64), fill_rows(self._fills)

@@ -8,47 +8,35 @@ rows does not change while the text grows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ftuner.codegen.llvm.native.binding_records import (
+    OPERATIONS,
+    Deciding,
+    Found,
+    Summary,
+)
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
-from ftuner.core.caching import RecentlyUsed
-from ftuner.core.ranges import coarse_middle, fine_start, middle
-from ftuner.errors import ShapeError
 from ftuner.hardware.model import CpuHardware
+from ftuner.runtime.cpu.arrays import address_of
+from ftuner.runtime.cpu.decision_table import DecisionTable
+from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
+from ftuner.runtime.shapes.instructions import Instructions
+from ftuner.runtime.shapes.layout import Areas
 
 MAX_GROUPS = 4096
 """Bound groups that a graph keeps apart from those of its programs. Derived: those of a network of
 60 groups for 70 shapes. One is some 1 KiB, of tasks that are alike 4 KiB."""
 
-MAX_MIDDLES = 64
-"""Middles of ranges of which a graph keeps the values of all dims. Derived: those of pictures of
-32 to 4096 pixels are in 7 octaves of two ranges along an axis; one is some KiB."""
-
-
-class BoundGroup(NamedTuple):
-    """The tasks of a group at values of the dims that they read. Words are bytes, which many groups
-    join faster than arrays."""
-
-    shares: bytes
-    """Of each task the workers, the chunks, and whether the workers wait for each other: what
-    decides how the steps of a program follow each other."""
-    values: bytes
-    """Of each task the number of tasks, and its values."""
-    variants: tuple[int, ...]
-    """Of each task."""
-    plans: tuple[Ready, ...]
-    kept_bytes: int
-    """Of its words and of the records of its plans."""
-    workspace_bytes: int
-    worker_bytes: int
+Plans = tuple[Ready, ...]
 
 
 class _Group(NamedTuple):
@@ -64,88 +52,149 @@ class _Group(NamedTuple):
     """One of each form."""
 
 
-Key = tuple[object, ...]
-"""What decides a group: its form, the number of workers, and the values that stand for its dims."""
-
-
 class TaskGroups:
     """Binds the tasks of a graph to extents. Safe to use from several threads."""
 
     def __init__(
-        self, records: RecordLayout, hardware: CpuHardware,
-        evaluate: Callable[[Sequence[int]], list[int]],
+        self, runtime: NativeRuntime, records: RecordLayout, hardware: CpuHardware,
+        dims: Instructions,
     ) -> None:  # fmt: skip
-        """`evaluate`: gives the values of all dims for those of the symbols."""
-        self._evaluate = evaluate
-        self._layouts, self._hardware = records.layouts, hardware
+        """`dims`: the instructions of all dims, which are complete."""
+        self._layouts, self._hardware, self._find = records.layouts, hardware, runtime.find
         self._tasks = list(records.tasks)
         self._groups, members = _grouped(self._tasks, records.layouts)
         found = dict.fromkeys(g.condition for g in self._groups if g.condition is not None)
         self._conditions = tuple(found)
-        numbered: dict[Condition | None, int] = {c: n for n, c in enumerate(self._conditions)}
-        of_conditions = [condition.plan_key() for condition in self._conditions]
-        rows = [(g.form, g.plan_key, numbered.get(g.condition)) for g in self._groups]
-        self._keys = _keys(rows)
-        self._condition_keys = _keys([(n, x, None) for n, x in enumerate(of_conditions)])
-        self._held: RecentlyUsed[Key, bool] = RecentlyUsed(MAX_GROUPS)
-        alike = [group.plan_key for group in self._groups] + of_conditions
-        self._fine = list({number for x in alike for number in x.fine})
-        self._middle = list({number for x in alike for number in x.middle})
-        self._coarse = any(x.coarse for x in alike)
-        self._middles: RecentlyUsed[tuple[int, ...], list[int]] = RecentlyUsed(MAX_MIDDLES)
-        self._known: RecentlyUsed[Key, BoundGroup] = RecentlyUsed(MAX_GROUPS)
         numbers = {member: number for number, member in enumerate(sorted(set(members)))}
         self.rows = [numbers[member] for member in members]
-        """For each task, the number of its three `shares`, and of its variant."""
-        lengths = [0] * len(numbers)
+        """For each task, the number of its shares, less one, and of its variant."""
+        self._variant_count, lengths = len(numbers), [0] * len(numbers)
         for row, length in zip(self.rows, records.task_lengths, strict=True):
             lengths[row] = length + 1
-        firsts = np.cumsum([0, *lengths])
-        ranges = [
-            np.arange(firsts[self.rows[task]], firsts[self.rows[task] + 1])
-            for _, task in records.step_tasks if task >= 0
-        ]  # fmt: skip
-        self.places = np.concatenate([np.arange(0), *ranges])
-        """For each of `RecordLayout.task_slots`, where its value is among those of the groups."""
+        keys = [condition.plan_key() for condition in self._conditions]
+        keys += [group.plan_key for group in self._groups]
 
-    def rounded(self, symbols: Sequence[int], values: Sequence[int]) -> DimValues:
-        """The values of the dims with what decisions for ranges are made for."""
-        fine = {number: fine_start(values[number]) for number in self._fine}
-        own = {number: middle(values[number]) for number in self._middle}
-        if not self._coarse:
-            return DimValues(values, fine, own, (), ())
-        middles = tuple(map(coarse_middle, symbols))
-        coarse = self._middles.get(middles)
-        if coarse is None:
-            try:
-                coarse = self._evaluate(middles)
-            except (ShapeError, ZeroDivisionError):
-                # No extents of the graph: decide for those that are given.
-                return DimValues(values, fine, own, values, tuple(symbols))
-            self._middles.add(middles, coarse)
-        return DimValues(values, fine, own, coarse, middles)
+        # The areas of the words of a shape: the dims, and all of them again in coarse middles.
+        self._dims, block = dims.first_symbol, len(dims.words)
+        self._symbols = range(self._dims, self._dims + dims.symbols)
+        self._coarse = block if any(key.coarse for key in keys) else 0
+        self.areas = areas = Areas(block + self._coarse)
+        """To which others add areas of their own."""
+        self._fine, self._middle = (areas.add(self._dims) for _ in range(2))
+        self.workers = areas.add(1)
+        """The word that holds the number of workers."""
+        self.shares = areas.add(3 * (1 + len(numbers)))
+        """The area of the shares of tasks, after those of nothing."""
+        begins = [*accumulate(lengths, initial=areas.add(sum(lengths)))]
+        self._variants = areas.add(len(numbers))
+        steps = [self.rows[task] for _, task in records.step_tasks if task >= 0]
+        self.places = [n for row in steps for n in range(begins[row], begins[row + 1])]
+        """For each of `RecordLayout.task_slots`, the word that has its value."""
 
-    def _keys_at(self, values: DimValues, workers: int) -> tuple[Key, ...]:
-        """The key of each group, at values of the dims, for a number of workers."""
-        conditions = self._conditions
-        held = self._held.all(
-            self._condition_keys(values, workers, ()),
-            lambda number: conditions[number].holds(values, workers, self._hardware),
-        )
-        return self._keys(values, workers, held)
+        numbered: dict[Condition | None, int] = {c: n for n, c in enumerate(self._conditions)}
+        self._waits = [-1] * len(numbered) + [numbered.get(g.condition, -1) for g in self._groups]
+        """For each decision the number of the condition that it waits for; -1 if for none."""
+        read = [self._read(key) for key in keys]
+        self._decisions = len(keys)
+        self._keys = [areas.add(2 + len(words)) for words in read]
+        self._found = areas.add(Found.SIZE * len(keys))
+        self._owners, self._summary = areas.add(len(keys)), areas.add(Summary.SIZE)
+        held: dict[int, Sequence[Any]] = {
+            Deciding.DIMS: dims.rows,
+            Deciding.ROUNDED: self._rounded(keys),
+            Deciding.DECISIONS: self._rows(keys, read, begins),
+            Deciding.NUMBERS: [*chain.from_iterable(read)],
+        }
+        self._held = {number: np.array(x, np.int64) for number, x in held.items()}
+        record = {number: address_of(x) for number, x in self._held.items()} | {
+            Deciding.DIM_COUNT: len(dims.rows),
+            Deciding.ROUNDED_COUNT: len(held[Deciding.ROUNDED]),
+            Deciding.COARSE: self._coarse,
+            Deciding.COARSE_COUNT: dims.dims,
+            Deciding.COUNT: len(keys),
+            Deciding.WORKERS: self.workers,
+            Deciding.FOUND: self._found,
+            Deciding.OWNERS: self._owners,
+            Deciding.SUMMARY: self._summary,
+        }
+        self._record = array("q", [record[number] for number in range(Deciding.SIZE)])
+        self._address = self._record.buffer_info()[0]
+        self._known = DecisionTable(max(MAX_GROUPS, 4 * len(keys)))
 
-    def __call__(self, values: DimValues, workers: int) -> list[BoundGroup]:
-        """All groups at values of the dims."""
-        return self._known.all(
-            self._keys_at(values, workers),
-            lambda number: self._bound(self._groups[number], values, workers),
-        )
+    def _rounded(self, keys: Sequence[PlanKey]) -> list[tuple[int, int, int, int]]:
+        """The instructions of what stands for the ranges of dims, those that decide anything."""
+        found = [("coarse_middle", n, self._coarse + n) for n in self._symbols if self._coarse]
+        found += [("fine_start", n, self._fine + n) for n in {n for key in keys for n in key.fine}]
+        found += [("middle", n, self._middle + n) for n in {n for key in keys for n in key.middle}]
+        return [(OPERATIONS.index(name), to, n, n) for name, n, to in found]
+
+    def _read(self, key: PlanKey) -> list[int]:
+        """The words that a decision depends on."""
+        # The symbols stand for all coarse values of one group, and not of another one.
+        coarse = self._symbols if key.coarse else ()
+        return [
+            *key.exact,
+            *(self._fine + n for n in key.fine),
+            *(self._middle + n for n in key.middle),
+            *(self._coarse + n for n in coarse),
+        ]
+
+    def _rows(
+        self, keys: Sequence[PlanKey], read: Sequence[Sequence[int]], begins: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """The `Decision` of each condition and group, which depend on the words `read`. `begins`:
+        the first value of each task, and their end."""
+        own = 1 + max([group.form for group in self._groups], default=0)
+        groups: list[_Group | None] = [*([None] * len(self._conditions)), *self._groups]
+        rows: list[tuple[int, ...]] = []
+        first = task = 0
+        for number, (group, key) in enumerate(zip(groups, keys, strict=True)):
+            form = own + number if group is None or key.coarse else group.form
+            count = 0 if group is None else len(group.tasks)
+            begin, end = begins[task], begins[task + count]
+            rows.append((
+                form, self._waits[number], first, len(read[number]), self._keys[number],
+                self.shares + 3 * (1 + task), 3 * count, begin, end - begin,
+                self._variants + task, count,
+            ))  # fmt: skip
+            first += len(read[number])
+            task += count
+        return rows
+
+    def __call__(self, words: array[int], done: int) -> list[Plans] | None:
+        """The plans of all groups; None if native code cannot evaluate the dims. `words`: of a
+        shape, with its symbols and the number of workers; what is decided is written to them.
+        `done`: 1 if they have the values of all dims, else 0."""
+        here = words.buffer_info()[0]
+        known = self._known.now
+        missing = self._find(self._address, here, known.address, done)
+        while missing > 0:
+            self._add_missing(words)
+            known = self._known.now
+            missing = self._find(self._address, here, known.address, 2)
+        if missing < 0:
+            return None
+        first = self._owners + len(self._conditions)
+        owners = words[first : self._owners + self._decisions]
+        return [*map(known.owners.__getitem__, owners)]
+
+    def template(self, dims: Instructions) -> bytes:
+        """The words of a shape before its symbols are written to them; `areas` are complete."""
+        block = array("q", dims.words).tobytes()
+        given = block * (2 if self._coarse else 1)
+        return given + bytes(SLOT_BYTES * self.areas.size - len(given))
+
+    def summary(self, words: array[int]) -> array[int]:
+        """A `Summary` of what is decided."""
+        return words[self._summary : self._summary + Summary.SIZE]
+
+    def variants(self, words: array[int]) -> array[int]:
+        """The variant of each task."""
+        return words[self._variants : self._variants + self._variant_count]
 
     def forget(self) -> None:
-        """Forget the groups that are bound; programs keep theirs."""
-        self._middles.clear()
+        """Forget the groups that are bound; programs keep the plans of theirs."""
         self._known.clear()
-        self._held.clear()
 
     def fields(self, variants: Sequence[int]) -> list[tuple[Field, ...]]:
         """Of each task the values that are no part of its plan."""
@@ -154,51 +203,50 @@ class TaskGroups:
             for task, row in zip(self._tasks, self.rows, strict=True)
         ]
 
-    def _bound(self, group: _Group, values: DimValues, workers: int) -> BoundGroup:
+    def _add_missing(self, words: array[int]) -> None:
+        """Decide what a look-up did not find, but for what waits for a condition."""
+        dims, workers = self._dims, words[self.workers]
+        values = DimValues(*[
+            words[area : area + dims] for area in (0, self._fine, self._middle, self._coarse)
+        ])  # fmt: skip
+        conditions = len(self._conditions)
+        entries = words[self._found : self._found + Found.SIZE * self._decisions : Found.SIZE]
+        added: set[bytes] = set()
+        for number in [number for number, entry in enumerate(entries) if not entry]:
+            waits_for, at = self._waits[number], self._found + Found.SIZE * number
+            if waits_for >= 0 and not entries[waits_for]:
+                continue
+            digest, first = words[at + Found.DIGEST], self._keys[number]
+            key = words[first : first + words[at + Found.LENGTH]]
+            text = key.tobytes()
+            if text in added:
+                # As an equal layer.
+                continue
+            added.add(text)
+            if number < conditions:
+                holds = self._conditions[number].holds(values, workers, self._hardware)
+                self._known.add(digest, key, int(holds), (0,) * Summary.SIZE, (), None)
+            else:
+                group = self._groups[number - conditions]
+                self._known.add(digest, key, 0, *self._bound(group, values, workers))
+
+    def _bound(
+        self, group: _Group, values: DimValues, workers: int
+    ) -> tuple[tuple[int, ...], Iterable[int], Plans]:
+        """The `Summary` of a group, the shares, values and variants of its tasks, and the plans
+        that these point to."""
         bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
         plans = tuple([task.plan for task in bound if task.plan is not None])
-        shares = _bytes((task.workers, task.chunks, task.together) for task in bound)
-        written = _bytes((task.tasks, *task.values) for task in bound)
-        of_plans = SLOT_BYTES * sum({id(p): len(p.encoded.records) for p in plans}.values())
-        return BoundGroup(
-            shares,
-            written,
-            tuple([task.variant for task in bound]),
-            plans,
-            len(shares) + len(written) + of_plans,
+        words = [word for task in bound for word in (task.workers, task.chunks, task.together)]
+        words += chain.from_iterable((task.tasks, *task.values) for task in bound)
+        words += [task.variant for task in bound]
+        of_plans = sum({id(p): len(p.encoded.records) for p in plans}.values())
+        summary = (
             max([task.workspace_bytes for task in bound]),
             max([task.worker_bytes for task in bound]),
+            SLOT_BYTES * (len(words) + of_plans),
         )
-
-
-def _bytes(words: Iterable[Iterable[int]]) -> bytes:
-    return array("q", chain.from_iterable(words)).tobytes()
-
-
-def _keys(
-    rows: Sequence[tuple[int, PlanKey, int | None]],
-) -> Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]]:
-    """A function that gives the keys of groups or conditions for values of dims, a number of
-    workers, and whether each condition holds. `rows`: of each the number of its form, what it
-    depends on, and the number of its condition, if it has one. In source code a key takes a tenth
-    of a microsecond."""
-    keys = []
-    for number, (form, alike, condition) in enumerate(rows):
-        # The symbols stand for all coarse values of one group, and not of another one.
-        parts = [f"{~number}, symbols" if alike.coarse else str(form), "workers"]
-        parts += [f"v[{dim}]" for dim in alike.exact]
-        parts += [f"f[{dim}]" for dim in alike.fine] + [f"m[{dim}]" for dim in alike.middle]
-        key = f"({', '.join(parts)})"
-        if condition is not None:
-            key = f"({form}, workers, None) if held[{condition}] else {key}"
-        keys.append(f"{key}, ")
-    # The source is made of integers and the fixed words above.
-    scope: dict[str, Any] = {}
-    lines = ["def made(v, workers, held):", " f, m, symbols = v.fine, v.middle, v.symbols",
-             f" return ({''.join(keys)})"]  # fmt: skip
-    exec("\n".join(lines), scope)
-    made: Callable[[DimValues, int, Sequence[bool]], tuple[Key, ...]] = scope["made"]
-    return made
+        return summary, words, plans
 
 
 def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:

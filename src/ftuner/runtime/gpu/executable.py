@@ -105,7 +105,7 @@ class CompiledGraph(Executable):
             {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
         )
         steps = self.lowered.steps
-        self._loops = loops_of((kind_of(step).loops(step) for step in steps), self._dims)
+        self._loops = picked(loops_of((kind_of(step).loops(step) for step in steps), self._dims))
         self._evaluate = self._dims.compiled(self._binding.names)
         self._ragged = ragged_steps(self.lowered)
         sources = [source for step in self._steps for source in step.sources]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ftuner.core.caching import cached_attribute
 from ftuner.core.dim import Dim, Symbolic, symbols_of
 from ftuner.core.evaluation import all_symbols_in, compiled, evaluate
 from ftuner.core.symbolic import Symbol
@@ -22,13 +23,16 @@ class Binding:
         # The others have data-dependent symbols.
         sides = [side for c in graph.constraints for side in (c.x, c.y)]
         known = all_symbols_in(sides, self.names)
-        self._constraints = [
+        self.constraints = [
             c for c, x, y in zip(graph.constraints, known[::2], known[1::2], strict=True) if x and y
         ]
-        sides = [side for c in self._constraints for side in (c.x, c.y)]
-        self._sides = compiled(sides, self.names)
-        self.equal = equal_symbols(self._constraints)
+        """Those of the symbols of inputs."""
+        self.equal = equal_symbols(self.constraints)
         """For symbols whose values are always those of an earlier one, its name."""
+
+    @cached_attribute
+    def _sides(self) -> Callable[[Sequence[int]], list[int]]:
+        return compiled([side for c in self.constraints for side in (c.x, c.y)], self.names)
 
     def __call__(self, shapes: Sequence[Sequence[int]]) -> list[int]:
         """The values of `names`.
@@ -36,25 +40,38 @@ class Binding:
         Raises:
             ShapeError: shapes that contradict the graph or each other.
         """
+        values = self.read(shapes)
+        self.check(values)
+        return values
+
+    def read(self, shapes: Sequence[Sequence[int]]) -> list[int]:
+        """The values of `names`, of which `check` has to admit those that nothing else checks.
+
+        Raises:
+            ShapeError: shapes that contradict the inputs' or each other.
+        """
         try:
             values = self._read(shapes)
         except ValueError:
             values = None
         if values is None:
             raise self._contradicted(shapes)
-        if not self._constraints:
-            return values
+        return values
+
+    def check(self, values: Sequence[int]) -> None:
+        """Raises ShapeError for values of `names` that contradict the graph."""
+        if not self.constraints:
+            return
         try:
             sides = self._sides(values)
         except ZeroDivisionError:
             extents = ", ".join(f"{n} = {v}" for n, v in zip(self.names, values, strict=True))
             raise ShapeError(f"an extent is divided by zero where {extents}") from None
         if sides[::2] != sides[1::2]:
-            for constraint, x, y in zip(self._constraints, sides[::2], sides[1::2], strict=True):
+            for constraint, x, y in zip(self.constraints, sides[::2], sides[1::2], strict=True):
                 if not constraint.holds(x, y):
                     named = dict(zip(self.names, values, strict=True))
                     raise ShapeError(_contradiction(constraint, x, y, named))
-        return values
 
     def counting(self, count: Symbolic) -> Callable[[int], list[int]]:
         """Returns a function from a value of a dim, which is a product of symbols, to values of all

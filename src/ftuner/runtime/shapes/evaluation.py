@@ -15,6 +15,7 @@ from ftuner.core.evaluation import Renaming, compiled
 from ftuner.core.index_expr import Operand
 from ftuner.errors import AllocationError, ShapeError
 from ftuner.runtime.cpu.memory import not_allocated
+from ftuner.runtime.shapes.instructions import Instructions
 from ftuner.runtime.shapes.layout import StridedArray
 
 MAX_LOOP = 1 << 40
@@ -63,6 +64,9 @@ class Dims:
     def compiled(self, names: Sequence[str]) -> Callable[[Sequence[int]], list[int]]:
         return compiled(self._evaluated, names)
 
+    def instructions(self, names: Sequence[str]) -> Instructions:
+        return Instructions(self._evaluated, names)
+
 
 def picked(numbers: Iterable[int]) -> Picked:
     """A function that takes the values of some dims."""
@@ -73,26 +77,26 @@ def picked(numbers: Iterable[int]) -> Picked:
     return lambda values: tuple([values[number] for number in wanted])
 
 
-def loops_of(loops: Iterable[Shape], dims: Dims) -> Picked:
-    """Takes the numbers of iterations of the loops of all steps."""
-    return picked({dims.number(product(axes)) for axes in loops if axes})
+def loops_of(loops: Iterable[Shape], dims: Dims) -> set[int]:
+    """The numbers of the dims that are iterations of the loops of all steps."""
+    return {dims.number(product(axes)) for axes in loops if axes}
 
 
 class DimValues(list[int]):
     """The values of all dims, and what decisions for ranges are made for
     (`ftuner.core.caching`)."""
 
-    __slots__ = ("coarse", "fine", "middle", "symbols")
+    __slots__ = ("coarse", "fine", "middle")
 
     def __init__(
-        self, values: Sequence[int], fine: Mapping[int, int], middle: Mapping[int, int],
-        coarse: Sequence[int], symbols: tuple[int, ...],
+        self, values: Sequence[int], fine: Sequence[int], middle: Sequence[int],
+        coarse: Sequence[int],
     ) -> None:  # fmt: skip
         """`fine` and `middle`: by the number of a dim, the first value of its fine range and the
         middle of its coarse one; `coarse`: the values of all dims where all symbols are in the
-        middle of their coarse ranges, which are `symbols`. Without what no decision needs."""
+        middle of their coarse ranges. What no decision needs is not set."""
         super().__init__(values)
-        self.fine, self.middle, self.coarse, self.symbols = fine, middle, coarse, symbols
+        self.fine, self.middle, self.coarse = fine, middle, coarse
 
 
 class Layouts:
@@ -165,7 +169,7 @@ def check_arena(arena_bytes: int) -> None:
 
 
 def addressable(values: Sequence[int], outputs: Outputs, loops: Picked) -> array[int]:
-    """The values of dims as native code has them. `loops`: see `loops_of`.
+    """The values of dims as native code has them. `loops` takes those of `loops_of`.
 
     Raises:
         AllocationError: outputs are too large for any process.

@@ -43,6 +43,20 @@ def first_fit(lifetimes: Sequence[Lifetime], sizes: Sequence[int]) -> tuple[list
     return offsets, total
 
 
+class Areas:
+    """Areas of an array of words, one after the other."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: the words before the first area."""
+        self.size = size
+
+    def add(self, words: int) -> int:
+        """An area of as many words: the number of its first one."""
+        first = self.size
+        self.size += words
+        return first
+
+
 class StridedArray(NamedTuple):
     """A layout under the names that NumPy gives it; strides in bytes."""
 

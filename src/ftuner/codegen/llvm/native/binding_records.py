@@ -3,14 +3,134 @@ and of the records of call caches and of tables of words."""
 
 from __future__ import annotations
 
+OPERATIONS = (
+    "sum", "product", "quotient", "remainder", "maximum", "minimum", "broadcast", "whole", "scaled",
+    "bounded", "equal", "equal_or_one", "fine_start", "middle", "coarse_middle",
+)  # fmt: skip
+"""What an `Instruction` computes of x and y: the operations of dims (`core.evaluation`); what fails
+unless x is one of 0 to y, equals y, or equals y or one of them is 1; and what stands for the range
+of x (`core.ranges`)."""
+
+
+class Instruction:
+    """An operation of dims. Operands and result are words of one array, given by number."""
+
+    OPERATION = 0
+    """Its number in `OPERATIONS`."""
+    TARGET = 1
+    X = 2
+    Y = 3
+    SIZE = 4
+
+
+class Deciding:
+    """What a graph looks up for each shape. Areas are words of the array of a shape, given by the
+    number of the first one."""
+
+    DIMS = 0
+    """The address of the instructions of all dims and then of what must hold. Their number
+    follows."""
+    DIM_COUNT = 1
+    ROUNDED = 2
+    """The address of the instructions of what stands for ranges. Their number follows."""
+    ROUNDED_COUNT = 3
+    COARSE = 4
+    """The area in which the instructions of dims find the symbols in the middles of their coarse
+    ranges; 0 if nothing is decided by them. It has the layout of what is before it."""
+    COARSE_COUNT = 5
+    """The instructions of dims alone."""
+    DECISIONS = 6
+    """The address of a `Decision` for each condition and each group. Their number follows."""
+    COUNT = 7
+    NUMBERS = 8
+    """The address of the numbers of the words of all keys."""
+    WORKERS = 9
+    """The word that holds the number of workers."""
+    FOUND = 10
+    """The area of a `Found` for each decision."""
+    OWNERS = 11
+    """The area of `Entry.OWNER` of each decision."""
+    SUMMARY = 12
+    """The area of a `Summary`."""
+    SIZE = 13
+
+
+class Decision:
+    """How one decision is looked up, and where its words are copied to."""
+
+    FORM = 0
+    """The first word of its key."""
+    CONDITION = 1
+    """The number of the decision that says whether the tasks have nothing to do; -1 if none
+    does."""
+    FIRST = 2
+    """The first of the numbers of its key's words, which are `LENGTH`."""
+    LENGTH = 3
+    KEY = 4
+    """The area of its key."""
+    SHARES = 5
+    """The area of the rows of its tasks in `Sharing.SHARES`."""
+    SHARE_WORDS = 6
+    VALUES = 7
+    """The area of the values of its tasks."""
+    VALUE_WORDS = 8
+    VARIANTS = 9
+    """The area of the variants of its tasks."""
+    VARIANT_WORDS = 10
+    SIZE = 11
+
+
+class Found:
+    """What a look-up found."""
+
+    ENTRY = 0
+    """The address of the `Entry`; 0 if there is none."""
+    DIGEST = 1
+    LENGTH = 2
+    """The words of the key."""
+    SIZE = 3
+
+
+class Summary:
+    """Of all decisions of a shape."""
+
+    WORKSPACE_BYTES = 0
+    """Of the largest workspace."""
+    WORKER_BYTES = 1
+    """Of the largest workspace of a worker."""
+    KEPT_BYTES = 2
+    """Of all."""
+    SIZE = 3
+
+
+class Entry:
+    """A decision in a hash table: an array of addresses, after the number of the last place. Places
+    after that of the digest are looked at until one is 0."""
+
+    DIGEST = 0
+    LENGTH = 1
+    """The words of the key."""
+    OWNER = 2
+    """The number of what keeps its plans."""
+    USES = 3
+    """How many look-ups have found it."""
+    HOLDS = 4
+    """Of a condition, whether it holds."""
+    SUMMARY = 5
+    """A `Summary`."""
+    KEY = SUMMARY + Summary.SIZE
+    """The key: the form, whether the condition holds and the number of workers, and values of dims.
+    Shares, variants and values of the tasks follow."""
+
 
 class Sharing:
     """The steps and buffers of a graph: addresses of arrays, with an element for each step, each
-    buffer of the arena, and each pair of a buffer that no step may write and a step that may."""
+    buffer of the arena, and each pair of a buffer that no step may write and a step that may; and
+    areas as of `Deciding`."""
 
     STEPS = 0
     ROWS = 1
-    """Of each step the row of its task among `Extents.SHARES`; 0 if a dim counts its tasks."""
+    """Of each step the row of its task among `SHARES`; 0 if a dim counts its tasks."""
     COUNTS = 2
     """Of each step the number of that dim."""
     STAGES = 3
@@ -26,36 +146,36 @@ class Sharing:
     PAIRS = 9
     WRITTEN = 10
     WRITERS = 11
-    SIZE = 12
-
-
-class Extents:
-    """The extents of a program, and memory for what is decided for them: addresses of arrays."""
-
-    VALUES = 0
-    """Of all dims."""
-    WORKERS = 1
-    MOST_CHUNKS = 2
-    """Of a step whose tasks a dim counts."""
-    SHARES = 3
-    """Rows of workers, chunks, and whether the workers wait for each other; the first one is of
-    nothing."""
-    IDLE = 4
-    """Of each step, whether later runs find its results; null if there is none."""
-    FIRST = 5
+    WORKERS = 12
+    """The word that holds the number of workers."""
+    SHARES = 13
+    """The area of rows of workers, chunks, and whether the workers wait for each other; the first
+    one is of nothing."""
+    SHARED = 14
     """Written: for all steps the workers, then the chunks, whether workers wait for each other, and
     the chunks before the step's stage."""
-    LATER = 6
-    """The same of later runs, if there are idle steps."""
-    ELSEWHERE = 7
-    """The numbers of buffers that are elsewhere."""
-    ELSEWHERE_COUNT = 8
-    SIZES = 9
-    """Written: the bytes of each buffer, as are `OFFSETS`."""
-    OFFSETS = 10
-    LIVING = 11
-    """Memory for a `Living` for each buffer."""
-    SIZE = 12
+    SIZES = 15
+    """Written: the bytes of each buffer."""
+    LIVING = 16
+    """The area of a `Living` for each buffer."""
+    FIRST_SOURCE = 17
+    """The number of the source that is the first buffer."""
+    IMAGE = 18
+    """The address of the image of the records. The number of its words follows."""
+    IMAGE_WORDS = 19
+    SIZE = 20
+
+
+class Later:
+    """Results that later runs find computed: addresses of arrays."""
+
+    IDLE = 0
+    """Of each step, whether it is then idle."""
+    ELSEWHERE = 1
+    """Of each buffer, whether it is not in the arena."""
+    SHARED = 2
+    """Written: as `Sharing.SHARED`, of later runs."""
+    SIZE = 3
 
 
 class Living:

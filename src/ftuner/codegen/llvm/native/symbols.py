@@ -13,6 +13,7 @@ POOL_RUN_SYMBOL = "ftuner_pool_run"
 POOL_BARRIER_SYMBOL = "ftuner_pool_barrier"
 PROGRAM_SYMBOL = "ftuner_run_program"
 TASKS_SYMBOL = "ftuner_run_tasks"
+FIND_SYMBOL = "ftuner_find_decisions"
 DECIDE_SYMBOL = "ftuner_decide"
 FILL_SYMBOL = "ftuner_fill_records"
 COPY_SYMBOL = "ftuner_copy_programs"
@@ -47,9 +48,9 @@ def runtime_symbols() -> tuple[str, ...]:
     ]
     calls = map(known_call_symbol, (None, *KNOWN_CALL_INPUTS))
     return (
-        POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, TASKS_SYMBOL, DECIDE_SYMBOL,
-        FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL, COPY_SYMBOL, JOIN_SYMBOL, TAKE_WORKSPACE_SYMBOL,
-        GIVE_WORKSPACE_SYMBOL, *drivers, *calls,
+        POOL_WORKER_SYMBOL, POOL_RUN_SYMBOL, PROGRAM_SYMBOL, TASKS_SYMBOL, FIND_SYMBOL,
+        DECIDE_SYMBOL, FILL_SYMBOL, WORDS_SYMBOL, TEXTS_SYMBOL, COPY_SYMBOL, JOIN_SYMBOL,
+        TAKE_WORKSPACE_SYMBOL, GIVE_WORKSPACE_SYMBOL, *drivers, *calls,
     )  # fmt: skip
 
 
