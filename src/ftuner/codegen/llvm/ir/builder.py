@@ -109,10 +109,11 @@ def _of_two(operation: str) -> Callable[..., ir.Value]:
         builder: IRBuilder, x: ir.Value, y: ir.Value | int, name: str = "",
         flags: Sequence[str] = (),
     ) -> ir.Value:  # fmt: skip
-        y = _operand(y)
-        assert x.type == y.type, (operation, x.type, y.type)
-        operands = (x, y)
-        found = ir.instructions.Instruction(builder.block, x.type, operation, operands, name, flags)
+        if isinstance(y, int):
+            y = const(y)
+        kind, block = x.type, builder._block
+        assert kind is y.type or kind == y.type, (operation, kind, y.type)
+        found = ir.instructions.Instruction(block, kind, operation, (x, y), name, flags)
         builder._insert(found)
         return found
 
@@ -128,16 +129,16 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
     shl, lshr, ashr = _of_two("shl"), _of_two("lshr"), _of_two("ashr")
 
     def icmp_signed(self, comparison: str, x: ir.Value, y: ir.Value | int) -> ir.Value:
-        return super().icmp_signed(comparison, x, _operand(y))
+        return super().icmp_signed(comparison, x, const(y) if isinstance(y, int) else y)
 
     def icmp_unsigned(self, comparison: str, x: ir.Value, y: ir.Value | int) -> ir.Value:
-        return super().icmp_unsigned(comparison, x, _operand(y))
+        return super().icmp_unsigned(comparison, x, const(y) if isinstance(y, int) else y)
 
     def select(self, condition: ir.Value, x: ir.Value | int, y: ir.Value | int) -> ir.Value:
         return super().select(condition, _operand(x), _operand(y))
 
     def store(self, value: ir.Value | int, address: ir.Value, align: int | None = None) -> ir.Value:
-        return super().store(_operand(value), address, align)
+        return super().store(const(value) if isinstance(value, int) else value, address, align)
 
     def at(
         self, pointer: ir.Value, offset: ir.Value | int, unit: ir.Value | int | None = None
