@@ -11,16 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    at,
-    call_address,
-    const,
-    pointer_slot,
-    slot,
-)
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, const
 from ftuner.codegen.llvm.kernels.microbenchmarks import (
     FILL,
     ISSUE_STEPS,
@@ -57,22 +48,22 @@ def _job() -> ir.Module:
     module = ir.Module("limits")
     function = ir.Function(module, JOB_TYPE, _JOB)
     table, worker = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    micro = pointer_slot(builder, table, _Table.FUNCTION)
-    first, sinks = (pointer_slot(builder, table, i) for i in (_Table.FIRST, _Table.SINKS))
+    builder = IRBuilder(function.append_basic_block("entry"))
+    micro = builder.pointer_slot(table, _Table.FUNCTION)
+    first, sinks = builder.pointer_slots(table, _Table.FIRST, _Table.SINKS)
     numbers = (_Table.STEP, _Table.SIZE, _Table.REPEATS, _Table.CHUNKS)
-    step, size, repeats, chunks = (slot(builder, table, i) for i in numbers)
-    sink = at(builder, sinks, builder.mul(worker, const(SINK_BYTES)))
-    taken = at(builder, table, _Table.TAKEN * SLOT_BYTES)
+    step, size, repeats, chunks = builder.slots(table, *numbers)
+    sink = builder.at(sinks, worker, SINK_BYTES)
+    taken = builder.at(table, _Table.TAKEN * SLOT_BYTES)
     take, work, done = (function.append_basic_block(name) for name in ("take", "work", "done"))
     builder.branch(take)
     builder.position_at_end(take)
     number = builder.atomic_rmw("add", taken, const(1), "seq_cst")
     builder.cbranch(builder.icmp_signed("<", number, chunks), work, done)
     builder.position_at_end(work)
-    place = at(builder, first, builder.mul(number, step))
+    place = builder.at(first, number, step)
     kind = ir.FunctionType(VOID, [PTR, I64, I64, PTR])
-    call_address(builder, kind, micro, [place, size, repeats, sink])
+    builder.call_address(kind, micro, [place, size, repeats, sink])
     builder.branch(take)
     builder.position_at_end(done)
     builder.ret_void()

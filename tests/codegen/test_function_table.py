@@ -4,7 +4,7 @@ import onnx
 import pytest
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import scalar_type
+from ftuner.codegen.llvm.ir.builder import IRBuilder, scalar_type
 from ftuner.codegen.llvm.ir.functions import apply
 from ftuner.codegen.triton.functions import Functions
 from ftuner.core.dtype import BOOL, TENSOR_DTYPES
@@ -28,7 +28,7 @@ def test_llvm_emits_every_row(name: str, dtype: str) -> None:
     for fused in (True, False):
         module = ir.Module()
         function = ir.Function(module, ir.FunctionType(result, [vector] * row.arity), "f")
-        builder = ir.IRBuilder(function.append_basic_block())
+        builder = IRBuilder(function.append_basic_block())
         builder.ret(apply(builder, name, function.args, element, fused))
         assert "define" in str(module)
 

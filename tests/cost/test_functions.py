@@ -9,6 +9,7 @@ from tests.conftest import recorded_cpus
 
 from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
 from ftuner.codegen.llvm.ir import vector_math as vecmath
+from ftuner.codegen.llvm.ir.builder import IRBuilder
 from ftuner.codegen.llvm.ir.functions import apply
 from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.dtype import DTYPES, FLOAT32, FLOAT64, INT64, TENSOR_DTYPES, DType
@@ -49,7 +50,7 @@ def instructions(name: str, dtype: DType, fused: bool) -> Counter[str]:
     vector = ir.VectorType(element, 32 // dtype.itemsize)
     arity = 1 if name == EXP2_FLUSHED else SCALAR_FUNCTIONS[name].arity
     caller = ir.Function(module, ir.FunctionType(vector, [vector] * arity), "caller")
-    builder = ir.IRBuilder(caller.append_basic_block())
+    builder = IRBuilder(caller.append_basic_block())
     builder.ret(getattr(vecmath, name)(builder, *caller.args, fused=fused))
     (body,) = (f for f in module.functions if f.name.startswith(f"ftuner_{name}_"))
     found: Counter[str] = Counter()
@@ -86,7 +87,7 @@ def compiled_instructions(name: str, dtype: DType) -> int:
     element = ir.FloatType() if dtype == FLOAT32 else ir.DoubleType()
     vector = ir.VectorType(element, 32 // dtype.itemsize)
     function = ir.Function(module, ir.FunctionType(vector, [vector] * arity), "caller")
-    builder = ir.IRBuilder(function.append_basic_block())
+    builder = IRBuilder(function.append_basic_block())
     value = apply(builder, name, function.args, dtype, fused=True)
     if SCALAR_FUNCTIONS[name].result == "bool":
         zero, one = (vecbody.splat(vector, number) for number in (0.0, 1.0))

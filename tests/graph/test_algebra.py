@@ -41,9 +41,7 @@ def test_products_of_matrices_and_vectors(shapes: tuple[tuple[int, ...], ...]) -
 @pytest.mark.parametrize("keep", [False, True])
 def test_means(keep: bool) -> None:
     check(
-        lambda x: x.mean((0, 2), keep),
-        lambda x: np.mean(x, axis=(0, 2), keepdims=keep),
-        (3, 4, 5),
+        lambda x: x.mean((0, 2), keep), lambda x: np.mean(x, axis=(0, 2), keepdims=keep), (3, 4, 5)
     )
 
 
@@ -52,11 +50,7 @@ def test_means(keep: bool) -> None:
     [("bij,bjk->bik", ((2, 3, 4), (2, 4, 5))), ("ii", ((3, 3),)), ("i,j->ji", ((3,), (4,)))],
 )
 def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    check(
-        lambda *x: einsum(equation, x),
-        lambda *x: np.einsum(equation, *x),
-        *shapes,
-    )
+    check(lambda *x: einsum(equation, x), lambda *x: np.einsum(equation, *x), *shapes)
 
 
 OPERATORS: dict[str, Callable[[Any, Any], Any]] = {

@@ -19,9 +19,8 @@ from itertools import product as all_of
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I1, PTR, at, const, maximum, minimum, pointer_slot, slot
+from ftuner.codegen.llvm.ir.builder import I1, PTR, begun, const
 from ftuner.codegen.llvm.ir.lanes import lanes_below
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE
 from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import Dim, product, symbol
@@ -38,16 +37,14 @@ _BASE = "<base>"
 
 def emit(module: ir.Module, symbol_name: str, program: tir.Program, isa: InstructionSet) -> None:
     """Add the job of a program to a module."""
-    function = ir.Function(module, JOB_TYPE, symbol_name)
-    record, thread = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder, (record, thread) = begun(module, JOB_TYPE, symbol_name)
     names = (tir.WORKERS, *program.extents)
-    env = {name: slot(builder, record, number) for number, name in enumerate(names, 2)}
+    env = {name: builder.slot(record, number) for number, name in enumerate(names, 2)}
     places = {
-        array.name: pointer_slot(builder, record, 4 + len(names) + number)
+        array.name: builder.pointer_slot(record, 4 + len(names) + number)
         for number, array in enumerate(program.arrays)
     }
-    memory, size = (slot(builder, record, 2 + len(names) + i) for i in range(2))
+    memory, size = (builder.slot(record, 2 + len(names) + i) for i in range(2))
     own = builder.add(memory, builder.mul(size, thread))
     Emitter(builder, program, isa, env, places, builder.inttoptr(own, PTR)).tasks(record)
     builder.ret_void()
@@ -61,7 +58,7 @@ class Emitter(Locals):
     def tasks(self, taken: ir.Value) -> None:
         """`taken`: where the number of virtual workers that are taken is."""
         loop, builder = self._program.tasks, self._builder
-        count, some = self.dim(loop.workers), slot(builder, taken, 1)
+        count, some = self.dim(loop.workers), builder.slot(taken, 1)
         take, execute, done = (
             builder.append_basic_block(f"workers.{name}") for name in ("take", "execute", "done")
         )
@@ -70,7 +67,7 @@ class Emitter(Locals):
         first = builder.atomic_rmw("add", taken, some, "monotonic")
         builder.cbranch(builder.icmp_signed("<", first, count), execute, done)
         builder.position_at_end(execute)
-        self._execute(first, minimum(builder, builder.add(first, some), count))
+        self._execute(first, builder.minimum(builder.add(first, some), count))
         builder.branch(take)
         builder.position_at_end(done)
 
@@ -85,7 +82,7 @@ class Emitter(Locals):
         """Execute the tasks of some virtual workers."""
         loop = self._program.tasks
         with ExitStack() as loops:
-            virtual = loops.enter_context(counted_loop(self._builder, first, end))
+            virtual = loops.enter_context(self._builder.counted_loop(first, end))
             self._enter(loop, virtual, loops)
             tests = self._decided(loop.body, [], loop.names)
             self._twice(tests, lambda: self.block(loop.body))
@@ -109,7 +106,7 @@ class Emitter(Locals):
             found: dict[int, ir.Value] = {}
             for axis in sorted(axes, key=factor.ranks.__getitem__):
                 end = self.dim(factor.extents[axis])
-                found[axis] = loops.enter_context(counted_loop(builder, 0, end))
+                found[axis] = loops.enter_context(builder.counted_loop(0, end))
             return [found[axis] for axis in axes]
         sizes = factor.extents if factor.kind == "spatial" else factor.parts
         ranks = factor.ranks or tuple(axes)
@@ -119,8 +116,8 @@ class Emitter(Locals):
             return digits
         return [
             loops.enter_context(
-                counted_loop(
-                    builder, *partition_bounds(builder, self.dim(extent), self.dim(parts), digit)
+                builder.counted_loop(
+                    *builder.partition_bounds(self.dim(extent), self.dim(parts), digit)
                 )
             )
             for extent, parts, digit in zip(factor.extents, factor.parts, digits, strict=True)
@@ -147,7 +144,7 @@ class Emitter(Locals):
                 self._make_tile(name, shape, value)
             case tir.MakePanel(array):
                 place = self.dim(self._panels[array.name])
-                self._places[array.name] = at(self._builder, self._memory, place)
+                self._places[array.name] = self._builder.at(self._memory, place)
             case tir.SetElement(tir.Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._put(self._place(target), wide, self.value(value))
@@ -171,7 +168,7 @@ class Emitter(Locals):
             self.block(loop.body)
             return
         begin, end = self.dim(loop.begins[number]), self.dim(loop.ends[number])
-        with counted_loop(self._builder, begin, end) as index:
+        with self._builder.counted_loop(begin, end) as index:
             self._env[loop.names[number]] = index
             tests = {}
             innermost = self._at is None and number == len(loop.names) - 1
@@ -223,13 +220,13 @@ class Emitter(Locals):
         done: ir.Value = const(0)
         for together in dict.fromkeys((chains, 1)):
             step = together * lanes
-            whole = builder.and_(maximum(builder, extent, const(0)), const(-step))
-            with counted_loop(builder, done, whole, step) as base:
+            whole = builder.and_(builder.maximum(extent, 0), -step)
+            with builder.counted_loop(done, whole, step) as base:
                 for chain in range(together):
-                    vector(builder.add(base, const(chain * lanes)), 0, None, chain)
+                    vector(builder.add(base, chain * lanes), 0, None, chain)
             done = whole
         left = builder.sub(extent, done)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+        with builder.if_then(builder.icmp_signed(">", left, 0)):
             vector(done, 0, left)
 
     # Conditions.
@@ -248,7 +245,7 @@ class Emitter(Locals):
         builder = self._builder
         inside: ir.Value = ir.Constant(I1, 1)
         for least in dict.fromkeys(tests.values()):
-            holds = builder.icmp_signed(">=", self.dim(least), const(0))
+            holds = builder.icmp_signed(">=", self.dim(least), 0)
             inside = builder.and_(inside, holds)
         outer = self._assumed
         before, lanes = dict(self._env), self._at

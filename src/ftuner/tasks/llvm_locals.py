@@ -10,7 +10,6 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import across
-from ftuner.codegen.llvm.ir.builder import reserve, splat
 from ftuner.tasks.llvm_values import Totals, Values
 from ftuner.tasks.program import Apply, Local, Reduce, Statement, reduced
 
@@ -20,7 +19,7 @@ class Locals(Values):
 
     def _declare(self, name: str) -> None:
         kind = self._element if self._at is None else self._vector
-        self._locals[name] = reserve(self._builder, kind)
+        self._locals[name] = self._builder.reserve(kind)
         if self._at is not None:
             self._wide.add(name)
 
@@ -28,7 +27,7 @@ class Locals(Values):
         """Store to a local, in the lanes that conditions choose."""
         builder = self._builder
         if wide and not elements.lanes_of(value):
-            value = splat(builder, value, self._lanes)
+            value = builder.splat(value, self._lanes)
         chosen = None if self._at is None else self._at.chosen
         if wide and chosen is not None:
             value = builder.select(chosen, value, builder.load(place, typ=self._vector))
@@ -44,7 +43,7 @@ class Locals(Values):
             sizes[-1] = -(-shape[-1] // self._lanes)
         self._tiles[name] = {}
         for place in all_of(*map(range, sizes)):
-            memory = self._tiles[name][place] = reserve(self._builder, kind)
+            memory = self._tiles[name][place] = self._builder.reserve(kind)
             self._builder.store(elements.number(kind, value), memory)
 
     def _totals(self, body: Sequence[Statement]) -> Totals:
@@ -52,7 +51,7 @@ class Locals(Values):
         for target, kind in reduced(body):
             start = elements.neutral(kind, self._vector, self._program.dtype)
             for key in self._keys(target):
-                found[key] = reserve(self._builder, self._vector)
+                found[key] = self._builder.reserve(self._vector)
                 self._builder.store(start, found[key])
         return found
 

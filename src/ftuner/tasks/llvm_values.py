@@ -9,17 +9,7 @@ from dataclasses import field, replace
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I64,
-    any_lane,
-    const,
-    maximum,
-    minimum,
-    reserve,
-    scalar_type,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I64, IRBuilder, const, scalar_type
 from ftuner.codegen.llvm.ir.lanes import load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dim import Dim, least_value
@@ -55,7 +45,7 @@ class Values:
     """Values where the builder is: scalars, and vectors in a `lanes` loop."""
 
     def __init__(
-        self, builder: ir.IRBuilder, program: tir.Program, isa: InstructionSet,
+        self, builder: IRBuilder, program: tir.Program, isa: InstructionSet,
         env: dict[str, ir.Value], places: dict[str, ir.Value], memory: ir.Value,
     ) -> None:  # fmt: skip
         """`memory`: for the panels of a task."""
@@ -76,7 +66,7 @@ class Values:
         self._guard: ir.Value | None = None
         """A scalar condition under which memory may be read; None if it may."""
         self._assumed: frozenset[tir.Test] = frozenset()
-        self._nothing = reserve(builder, self._vector)
+        self._nothing = builder.reserve(self._vector)
         builder.store(ir.Constant(self._vector, None), self._nothing)
 
     # Indices.
@@ -103,7 +93,7 @@ class Values:
             return values[atom.name] if atom.name in values else self._env[atom.name]
         x, y = self.dim(atom.x, values), self.dim(atom.y, values)
         if atom.kind in ("maximum", "minimum"):
-            return (maximum if atom.kind == "maximum" else minimum)(builder, x, y)
+            return (builder.maximum if atom.kind == "maximum" else builder.minimum)(x, y)
         if atom.kind == "whole":
             return x
         low = least_value(atom.x)
@@ -111,11 +101,11 @@ class Values:
             return (builder.udiv if atom.kind == "quotient" else builder.urem)(x, y)
         # Divisors are positive: round towards minus infinity.
         rest = builder.srem(x, y)
-        negative = builder.icmp_signed("<", rest, const(0))
+        negative = builder.icmp_signed("<", rest, 0)
         if atom.kind == "remainder":
             return builder.select(negative, builder.add(rest, y), rest)
         rounded = builder.sdiv(x, y)
-        return builder.select(negative, builder.sub(rounded, const(1)), rounded)
+        return builder.select(negative, builder.sub(rounded, 1), rounded)
 
     def _each_lane(self, dim: Dim) -> ir.Value:
         """An index; a vector of them if it depends on the lanes."""
@@ -126,12 +116,12 @@ class Values:
         if parts is None:
             value: ir.Value = ir.Constant(ir.VectorType(I64, self._lanes), ir.Undefined)
             for lane in range(self._lanes):
-                own = {lanes.name: builder.add(lanes.base, const(lane))}
+                own = {lanes.name: builder.add(lanes.base, lane)}
                 value = builder.insert_element(value, self.dim(dim, own), const(lane))
             return value
         numbers = ir.Constant(ir.VectorType(I64, self._lanes), list(range(self._lanes)))
-        step = splat(builder, self.dim(parts[0]), self._lanes)
-        first = splat(builder, self.dim(dim), self._lanes)
+        step = builder.splat(self.dim(parts[0]), self._lanes)
+        first = builder.splat(self.dim(dim), self._lanes)
         return builder.add(first, builder.mul(numbers, step))
 
     # Elements.
@@ -140,7 +130,7 @@ class Values:
         return self._wide_value(self.value(expr))
 
     def _wide_value(self, value: ir.Value) -> ir.Value:
-        return value if elements.lanes_of(value) else splat(self._builder, value, self._lanes)
+        return value if elements.lanes_of(value) else self._builder.splat(value, self._lanes)
 
     def condition(self, expr: tir.Expr) -> ir.Value | None:
         """A condition; None if it is known to hold."""
@@ -262,7 +252,7 @@ class Values:
         if at_lanes is None or (parts is not None and parts[0] == 0):
             guard = self._guard
             if at_lanes is not None and at_lanes.chosen is not None:
-                guard = both(builder, guard, any_lane(builder, at_lanes.live))
+                guard = both(builder, guard, builder.any_lane(at_lanes.live))
             address = self._safe(self._address(load.array, flat, {}), guard)
             return builder.load(address, typ=self._element, align=align)
         step = None if parts is None else parts[0]
@@ -284,7 +274,7 @@ class Values:
 
     def _lane_address(self, array: str, flat: Dim, lane: int) -> ir.Value:
         assert self._at is not None
-        own = self._builder.add(self._at.base, const(lane))
+        own = self._builder.add(self._at.base, lane)
         return self._address(array, flat, {self._at.name: own})
 
     def _store(self, statement: tir.Store) -> None:
@@ -312,7 +302,7 @@ class Values:
                 builder.store(one, address, align=align)
 
 
-def both(builder: ir.IRBuilder, x: ir.Value | None, y: ir.Value | None) -> ir.Value | None:
+def both(builder: IRBuilder, x: ir.Value | None, y: ir.Value | None) -> ir.Value | None:
     """Two conditions together; None stands for true."""
     if x is None or y is None:
         return y if x is None else x

@@ -8,7 +8,7 @@ import pytest
 from llvmlite import ir
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, const, reserve
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, const
 from ftuner.codegen.llvm.ir.lanes import (
     LEAST_ALIGNED,
     by_vectors,
@@ -30,7 +30,7 @@ def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> L
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), "f")
     source, target, given = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder = IRBuilder(function.append_basic_block("entry"))
     narrow = ir.VectorType(ir.IntType(bits), LANES)
 
     def vector(base: ir.Value, left: ir.Value | None) -> None:
@@ -63,14 +63,14 @@ def test_vectors_begin_where_stores_are_aligned() -> None:
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64]), "f")
     bases, count, ahead = function.args
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    vectors = reserve(builder, I64)
-    builder.store(const(0), vectors)
+    builder = IRBuilder(function.append_basic_block("entry"))
+    vectors = builder.reserve(I64)
+    builder.store(0, vectors)
 
     def vector(base: ir.Value) -> None:
         number = builder.load(vectors, typ=I64)
         builder.store(base, builder.gep(bases, [number], source_etype=I64))
-        builder.store(builder.add(number, const(1)), vectors)
+        builder.store(builder.add(number, 1), vectors)
 
     by_whole_vectors(builder, const(0), count, LANES, vector, ahead)
     builder.ret(builder.load(vectors, typ=I64))

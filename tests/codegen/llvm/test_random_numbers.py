@@ -9,7 +9,7 @@ from tests.codegen.llvm.nest_running import A, Array, Case, Functions
 from tests.conftest import HOST_ISAS, recorded_cpus
 
 from ftuner.codegen.llvm.ir import random_numbers
-from ftuner.codegen.llvm.ir.builder import I64, scalar_type
+from ftuner.codegen.llvm.ir.builder import I64, IRBuilder, scalar_type
 from ftuner.core.dtype import FLOAT32, FLOAT64, UINT64, DType
 from ftuner.core.random_numbers import normal, philox
 from ftuner.cost.functions import operation_cycles
@@ -60,7 +60,7 @@ def test_prices_count_the_code(name: str) -> None:
     words = ir.VectorType(I64, 4)
     result = words if name == "philox" else ir.VectorType(scalar_type(FLOAT32), 4)
     caller = ir.Function(module, ir.FunctionType(result, [words] * 2), "caller")
-    builder = ir.IRBuilder(caller.append_basic_block())
+    builder = IRBuilder(caller.append_basic_block())
     if name == "philox":
         builder.ret(random_numbers.philox(builder, *caller.args))
     else:

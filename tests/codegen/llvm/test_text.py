@@ -4,7 +4,7 @@ import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import pytest
 
-from ftuner.codegen.llvm.ir.builder import I1, I8, I32, I64, PTR, VOID, opaque, splat
+from ftuner.codegen.llvm.ir.builder import I1, I8, I32, I64, PTR, VOID, IRBuilder
 from ftuner.codegen.llvm.ir.text import module_text
 from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, runtime_bundle
 from ftuner.codegen.llvm.objects.compile import bundle_module
@@ -51,8 +51,8 @@ def test_each_form_of_an_instruction() -> None:
     function.linkage = "internal"
     address, number, scalar = function.args
     address.add_attribute("noalias")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
-    vector = splat(builder, scalar, 4)
+    builder = IRBuilder(function.append_basic_block("entry"))
+    vector = builder.splat(scalar, 4)
     product = builder.fmul(vector, builder.fneg(vector), flags=("fast",))
     less = builder.fcmp_ordered("<", product, vector, flags=("nnan",))
     chosen = builder.select(less, product, vector)
@@ -61,7 +61,7 @@ def test_each_form_of_an_instruction() -> None:
     lane = builder.extract_element(builder.shuffle_vector(loaded, chosen, ir.Constant(
         ir.VectorType(I32, 2), [7, 0])), ir.Constant(I32, 1), "lane")  # fmt: skip
     wide = builder.zext(builder.fptoui(lane, I32), I64)
-    opaque(builder, builder.add(wide, number, flags=("nuw", "nsw")))
+    builder.opaque(builder.add(wide, number, flags=("nuw", "nsw")))
     builder.call(listed, [address, wide])
     builder.call(callee, [wide, address], tail=True, attrs=("readonly",))
     builder.call(callee, [wide, address], arg_attrs={1: ("nonnull",)})

@@ -10,13 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from tests.codegen.llvm.exact import EXACT, gated
-from tests.codegen.llvm.vector_running import (
-    FUNCTIONS,
-    PERIODIC,
-    all_cases,
-    run,
-    run_expression,
-)
+from tests.codegen.llvm.vector_running import FUNCTIONS, PERIODIC, all_cases, run, run_expression
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, clip

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from ftuner.codegen.llvm.ir.builder import IRBuilder
 from ftuner.codegen.llvm.ir.functions import emit
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
@@ -68,8 +69,8 @@ def module_of(body, case, inputs):
     *sources, destination, vectors = function.args
     entry = function.append_basic_block("entry")
     loop, done = function.append_basic_block("loop"), function.append_basic_block("done")
-    ir.IRBuilder(entry).branch(loop)
-    builder = ir.IRBuilder(loop)
+    IRBuilder(entry).branch(loop)
+    builder = IRBuilder(loop)
     i = builder.phi(i64)
     i.add_incoming(i64(0), entry)
     first = builder.mul(i, i64(max(case.lanes, 1)))
@@ -83,7 +84,7 @@ def module_of(body, case, inputs):
     following = builder.add(i, i64(1))
     i.add_incoming(following, loop)
     builder.cbranch(builder.icmp_unsigned("<", following, vectors), loop, done)
-    ir.IRBuilder(done).ret_void()
+    IRBuilder(done).ret_void()
     return module
 
 

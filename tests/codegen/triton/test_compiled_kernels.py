@@ -12,12 +12,7 @@ from tests.gpu_kernels import product_kernel
 from ftuner.codegen.triton.microbenchmarks import reads_source
 from ftuner.codegen.triton.product import gemm_source, grouped_source
 from ftuner.codegen.triton.source import HEADER, Argument, Source
-from ftuner.codegen.triton.targets import (
-    TARGETS,
-    Compiled,
-    Resources,
-    nvidia_resources,
-)
+from ftuner.codegen.triton.targets import TARGETS, Compiled, Resources, nvidia_resources
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, applied, relu

@@ -5,16 +5,8 @@ import pytest
 
 from ftuner.codegen.triton.expressions import epilogue_prelude, render_epilogue
 from ftuner.codegen.triton.source import HEADER, Source, load
-from ftuner.core.expr import (
-    ACCUMULATOR,
-    ACTIVATIONS,
-    Constant,
-    Expr,
-    Operand,
-)
-from ftuner.core.expr import (
-    applied as function,
-)
+from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Constant, Expr, Operand
+from ftuner.core.expr import applied as function
 from ftuner.core.expr_values import evaluate
 from ftuner.errors import ExpressionError
 

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpu_kernels import product_kernel
 
-from ftuner.codegen.triton.product import (
-    ARGUMENTS,
-    BEYOND_ALL,
-    COLUMNS,
-    LOOKED_AT,
-    grouped_source,
-)
+from ftuner.codegen.triton.product import ARGUMENTS, BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.codegen.triton.source import load
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
 from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel

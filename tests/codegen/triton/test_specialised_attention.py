@@ -16,12 +16,7 @@ from ftuner.codegen.triton.gluon import VERSIONS
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
-from ftuner.core.gpu.attention import (
-    AttentionForm,
-    AttentionKernel,
-    AttentionMask,
-    Causal,
-)
+from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionMask, Causal
 from ftuner.core.gpu.tile import SPECIALISED_REGISTERS
 from ftuner.planner.gpu.plan import AttentionProblem
 from ftuner.schedules.attention.gpu_cost_tile import attention_tile_cost

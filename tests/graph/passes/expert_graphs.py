@@ -44,41 +44,41 @@ def columns_with_a_bias(g: Maker) -> Value:
     rows, index = repeated(g, 2), flat_index(g)
     weight = chosen_nd(g, g.weight(EXPERTS, N, K), index)
     column = g.add("reshape", rows, shape=(*rows.shape, 1))
-    found = g.add("reshape", g.add("matmul", weight, column), shape=(*index.shape, N))
-    return g.add("add", found, chosen_nd(g, g.weight(EXPERTS, N), index))
+    found = g.add("reshape", weight @ column, shape=(*index.shape, N))
+    return found + chosen_nd(g, g.weight(EXPERTS, N), index)
 
 
 def rows_with_a_bias(g: Maker) -> Value:
     rows, index = repeated(g, 2), flat_index(g)
     row = g.add("reshape", rows, shape=(S * 2, 1, K))
-    found = g.add("matmul", row, chosen(g, g.weight(EXPERTS, K, N), index))
+    found = row @ chosen(g, g.weight(EXPERTS, K, N), index)
     found = g.add("reshape", found, shape=(S * 2, N))
-    return g.add("add", chosen(g, g.weight(EXPERTS, N), index), found)
+    return chosen(g, g.weight(EXPERTS, N), index) + found
 
 
 def tokens_are_broadcast(g: Maker) -> Value:
     x = g.add("reshape", g.given("x", B, S, K), shape=(B, S, 1, 1, K))
-    return g.add("matmul", x, chosen(g, g.weight(EXPERTS, K, N), computed_index(g, B, S, 3)))
+    return x @ chosen(g, g.weight(EXPERTS, K, N), computed_index(g, B, S, 3))
 
 
 def turned_after_the_choice(g: Maker) -> Value:
     weight = chosen(g, g.weight(EXPERTS, N, K), computed_index(g, S))
     weight = g.add("transpose", weight, perm=(0, 2, 1))
-    return g.add("matmul", g.given("x", S, 1, K), weight)
+    return g.given("x", S, 1, K) @ weight
 
 
 def turned_columns(g: Maker) -> Value:
     weight = chosen(g, g.weight(EXPERTS, K, N), computed_index(g, S))
     weight = g.add("transpose", weight, perm=(0, 2, 1))
-    return g.add("matmul", weight, g.given("x", S, K, 1))
+    return weight @ g.given("x", S, K, 1)
 
 
 def two_layers(g: Maker) -> Value:
     rows, index = repeated(g, 2), flat_index(g)
     column = g.add("reshape", rows, shape=(S * 2, K, 1))
-    hidden = g.add("matmul", chosen(g, g.weight(EXPERTS, N, K), index), column)
+    hidden = chosen(g, g.weight(EXPERTS, N, K), index) @ column
     hidden = g.add("tanh", hidden)
-    return g.add("matmul", chosen(g, g.weight(EXPERTS, 3, N), index), hidden)
+    return chosen(g, g.weight(EXPERTS, 3, N), index) @ hidden
 
 
 def side_by_side(g: Maker, table: tuple[int, ...], perm: tuple[int, ...], right: bool) -> Value:
@@ -87,12 +87,12 @@ def side_by_side(g: Maker, table: tuple[int, ...], perm: tuple[int, ...], right:
     weight = g.add("transpose", chosen(g, g.weight(*table), index), perm=perm)
     if right:
         weight = g.add("reshape", weight, shape=(S, K, 3 * N))
-        found = g.add("matmul", g.given("x", S, 1, K), weight)
+        found = g.given("x", S, 1, K) @ weight
     else:
         weight = g.add("reshape", weight, shape=(S, 3 * N, K))
-        found = g.add("matmul", weight, g.given("x", S, K, 1))
+        found = weight @ g.given("x", S, K, 1)
     found = g.add("reshape", found, shape=(S, 3, N))
-    return g.add("add", found, chosen(g, g.weight(EXPERTS, N), index))
+    return found + chosen(g, g.weight(EXPERTS, N), index)
 
 
 SPELLINGS: Mapping[str, Callable[[Maker], Value]] = {

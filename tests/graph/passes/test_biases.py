@@ -20,31 +20,31 @@ from ftuner.runtime.model import Model
 
 
 def products(g: Maker) -> Value:
-    return g.add("matmul", g.given("places", H, S, D), g.weight(D, 3))
+    return g.given("places", H, S, D) @ g.weight(D, 3)
 
 
 def gathered(g: Maker) -> Value:
     """As DeBERTa has it."""
     at = g.add("broadcast", g.constant(np.int64([[[0]]])), shape=(H, S, T))
     found = g.add("gather_elements", products(g), at, axis=2, node="gather")
-    return g.add("divide", g.add("add", found, g.number(2.0)), g.number(13.0))
+    return (found + 2.0) / 13.0
 
 
 def enlarged(g: Maker) -> Value:
     found = g.add("slice", products(g), starts=(0, 0, 0), steps=(1, 1, 1), shape=(H, S, 1))
-    return g.add("multiply", g.add("broadcast", found, shape=(H, S, T)), g.number(-1e4))
+    return g.add("broadcast", found, shape=(H, S, T)) * (-1e4)
 
 
 def hiding_itself(g: Maker) -> Value:
-    return g.add("add", gathered(g), hiding(g, g.given("seen", T, dtype=BOOL)))
+    return gathered(g) + hiding(g, g.given("seen", T, dtype=BOOL))
 
 
 def of_large_numbers(g: Maker) -> Value:
-    return g.add("add", gathered(g), g.constant(np.float32([[[3.0]], [[-1e4]]])))
+    return gathered(g) + g.constant(np.float32([[[3.0]], [[-1e4]]]))
 
 
 def chosen_of(g: Maker, bias: Value, number: float) -> Value:
-    masked = g.add("where", padding(g), g.add("add", scores(g), bias), g.number(number))
+    masked = g.add("where", padding(g), scores(g) + bias, g.number(number))
     return values(g, masked)
 
 
@@ -70,12 +70,12 @@ def test_biases_that_may_hide_scores(bias: Body) -> None:
 def padded(g: Maker, number: float = LOWEST) -> Value:
     """Zero, or a low number where a mask of whole numbers is zero."""
     mask = g.add("cast", g.given("seen", B, 1, 1, T, dtype=INT64), to=FLOAT32)
-    return g.add("multiply", g.add("subtract", g.number(1), mask), g.number(number))
+    return (1 - mask) * number
 
 
 def ahead_then_padded(g: Maker, addend: Value) -> Value:
     masked = g.add("where", triangle(g), scores(g), g.number(-1e4))
-    return values(g, g.add("add", masked, addend))
+    return values(g, masked + addend)
 
 
 def chosen_padding(g: Maker) -> Value:
@@ -110,9 +110,9 @@ def test_numbers_that_half_precision_does_not_hold() -> None:
         q, k = g.given("q", B, H, S, D, dtype=FLOAT16), g.given("k", B, H, D, T, dtype=FLOAT16)
         v, choice = g.given("v", B, H, T, D, dtype=FLOAT16), g.given("choice", T, dtype=BOOL)
         low, zero, none = (g.constant(np.float16(n)) for n in (-1e4, 0, -math.inf))
-        masked = g.add("where", triangle(g), g.add("matmul", q, k), low)
-        masked = g.add("add", masked, g.add("where", choice, zero, none))
-        return g.add("matmul", g.add("softmax", masked, axis=3, log=False), v)
+        masked = g.add("where", triangle(g), q @ k, low)
+        masked = masked + g.add("where", choice, zero, none)
+        return g.add("softmax", masked, axis=3, log=False) @ v
 
     graph = graph_of(body)
     inputs = inputs_of(graph, {"B": 2, "S": 5, "T": 7})
@@ -123,11 +123,11 @@ def test_numbers_that_half_precision_does_not_hold() -> None:
 
 
 def then_biased(g: Maker, masked: Value) -> Value:
-    return g.add("add", masked, g.given("late", H, S, T))
+    return masked + g.given("late", H, S, T)
 
 
 def then_hidden(g: Maker, masked: Value) -> Value:
-    return g.add("add", masked, hiding(g, g.given("choice", B, 1, 1, T, dtype=BOOL)))
+    return masked + hiding(g, g.given("choice", B, 1, 1, T, dtype=BOOL))
 
 
 def then_chosen(g: Maker, masked: Value) -> Value:
@@ -135,7 +135,7 @@ def then_chosen(g: Maker, masked: Value) -> Value:
 
 
 def then_scaled(g: Maker, masked: Value) -> Value:
-    return g.add("multiply", masked, g.number(2.0))
+    return masked * 2.0
 
 
 @pytest.mark.parametrize("last", [then_biased, then_hidden, then_chosen, then_scaled])
@@ -147,11 +147,11 @@ def test_numbers_that_change_after_they_hide(
 
     def body(g: Maker) -> Value:
         if of_products:
-            hidden = g.add("add", scores(g), gathered(g))
+            hidden = scores(g) + gathered(g)
             hidden = g.add("where", padding(g), hidden, g.number(-1e4))
         else:
             hidden = g.add("where", triangle(g), scores(g), g.number(-1e4))
-            hidden = g.add("add", hidden, padded(g))
+            hidden = hidden + padded(g)
         return values(g, last(g, hidden))
 
     graph = graph_of(body)
@@ -169,14 +169,14 @@ def without_weight(
     """As files of DeBERTa have it: the weights of what is hidden are zeros, in each row."""
     shown = padding(g, True)
     if biased is None:
-        biased = g.add("add", scores(g), gathered(g))
+        biased = scores(g) + gathered(g)
     low, zero, mask = g.number(number), g.number(0), g.add("logical_not", shown)
     masked = [biased, low] if contrary else [low, biased]
     masked = g.add("where", shown if contrary else mask, *masked)
     weights = g.add("softmax", masked, axis=3, log=False)
     kept = [weights, zero] if contrary else [zero, weights]
     (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("matmul", g.add("where", shown if contrary else mask, *kept), v)
+    return g.add("where", shown if contrary else mask, *kept) @ v
 
 
 @pytest.mark.parametrize("number", [LOWEST, -65504.0])
@@ -193,11 +193,11 @@ def test_weights_of_hidden_scores(widest: CpuBackend, number: float, contrary: b
 
 
 def added_to(g: Maker) -> Value:
-    return g.add("add", scores(g), g.given("bias", H, S, T))
+    return scores(g) + g.given("bias", H, S, T)
 
 
 def padded_before(g: Maker) -> Value:
-    return g.add("add", scores(g), padded(g))
+    return scores(g) + padded(g)
 
 
 def chosen_before(g: Maker) -> Value:
@@ -219,7 +219,7 @@ def of_another_mask(g: Maker) -> Value:
     weights = g.add("softmax", masked, axis=3, log=False)
     other = g.given("other", B, 1, S, T, dtype=BOOL)
     (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("matmul", g.add("where", other, weights, g.number(0)), v)
+    return g.add("where", other, weights, g.number(0)) @ v
 
 
 def of_high_numbers(g: Maker) -> Value:
@@ -228,7 +228,7 @@ def of_high_numbers(g: Maker) -> Value:
 
 def of_other_addends(g: Maker) -> Value:
     """If they hide all seen scores, the others take a part of the weights, but add nothing."""
-    return without_weight(g, biased=g.add("add", scores(g), hiding_itself(g)))
+    return without_weight(g, biased=scores(g) + hiding_itself(g))
 
 
 @pytest.mark.parametrize("body", [of_another_mask, of_high_numbers, of_other_addends])

@@ -34,22 +34,22 @@ def scores(g: Maker, rows: Dim = S, steps: Dim = T) -> Value:
     q, k = g.given("q", B, H, rows, D), g.given("k", B, H, D, steps)
     g.given("v", B, H, steps, D)
     g.given("past", P)
-    return g.add("multiply", g.add("matmul", q, k), g.number(0.5))
+    return (q @ k) * 0.5
 
 
 def values(g: Maker, masked: Value) -> Value:
     (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("matmul", g.add("softmax", masked, axis=3, log=False), v)
+    return g.add("softmax", masked, axis=3, log=False) @ v
 
 
 def positions(g: Maker, extent: Dim, axis: int, ahead: Dim = 0) -> Value:
     shape = tuple(extent if i == axis else 1 for i in range(2))
     found = g.add("iota", shape=shape, axis=axis)
-    return found if ahead == 0 else g.add("add", found, g.dims([ahead], ()))
+    return found if ahead == 0 else found + g.dims([ahead], ())
 
 
 def triangle(g: Maker, ahead: Dim = 0, rows: Dim = S, steps: Dim = T) -> Value:
-    return g.add("less_equal", positions(g, steps, 1), positions(g, rows, 0, ahead))
+    return positions(g, steps, 1) <= positions(g, rows, 0, ahead)
 
 
 def chosen(g: Maker, mask: Value, number: float = LOWEST) -> Value:
@@ -57,11 +57,11 @@ def chosen(g: Maker, mask: Value, number: float = LOWEST) -> Value:
 
 
 def with_addend(g: Maker, addend: Value) -> Value:
-    return values(g, g.add("add", scores(g), addend))
+    return values(g, scores(g) + addend)
 
 
 def contrary(g: Maker) -> Value:
-    hidden = g.add("less", positions(g, S, 0), positions(g, T, 1))
+    hidden = positions(g, S, 0) < positions(g, T, 1)
     return values(g, g.add("where", hidden, g.number(-math.inf), scores(g)))
 
 
@@ -98,8 +98,8 @@ def of_numbers(g: Maker) -> Value:
 def of_ones(g: Maker) -> Value:
     """As `triu` of a mask of ones is exported."""
     ones = g.add("broadcast", g.constant(np.array(True)), shape=(S, T))
-    above = g.add("less_equal", positions(g, S, 0, 1), positions(g, T, 1))
-    hidden = g.add("logical_and", ones, above)
+    above = positions(g, S, 0, 1) <= positions(g, T, 1)
+    hidden = ones & above
     return values(g, g.add("where", hidden, g.number(LOWEST), scores(g)))
 
 
@@ -114,26 +114,26 @@ def of_slices(g: Maker) -> Value:
     """Positions that are cut out of longer ones."""
     row = g.add("slice", positions(g, S + P, 0), starts=(P, 0), steps=(1, 1), shape=(S, 1))
     row = g.add("transpose", g.add("reshape", row, shape=(1, S)), perm=(1, 0))
-    return chosen(g, g.add("less_equal", positions(g, T, 1), g.add("cast", row, to=INT64)))
+    return chosen(g, positions(g, T, 1) <= g.add("cast", row, to=INT64))
 
 
 def then_addend(g: Maker) -> Value:
     first = g.add("where", triangle(g), scores(g), g.number(LOWEST))
-    return values(g, g.add("add", first, g.given("mask", B, 1, 1, T)))
+    return values(g, first + g.given("mask", B, 1, 1, T))
 
 
 def after_addend(g: Maker) -> Value:
-    masked = g.add("add", scores(g), g.given("mask", B, 1, 1, T))
+    masked = scores(g) + g.given("mask", B, 1, 1, T)
     return values(g, g.add("where", triangle(g), masked, g.number(-math.inf)))
 
 
 def addend_and_limit(g: Maker) -> Value:
     limit = g.add("where", triangle(g), g.number(0), g.number(LOWEST))
-    return values(g, g.add("add", g.add("add", scores(g), g.given("mask", T)), limit))
+    return values(g, (scores(g) + g.given("mask", T)) + limit)
 
 
 def padded(g: Maker, number: float, added: bool) -> Value:
-    shown = g.add("logical_and", triangle(g), g.given("mask", B, 1, 1, T, dtype=BOOL))
+    shown = triangle(g) & g.given("mask", B, 1, 1, T, dtype=BOOL)
     if not added:
         return chosen(g, shown, number)
     return with_addend(g, g.add("where", shown, g.number(0), g.number(number)))
@@ -174,7 +174,7 @@ def test_limits_of_constants(ahead: int) -> None:
     mask = np.where(np.tri(6, 8, ahead, dtype=bool), 0, LOWEST).astype(np.float32)
 
     def body(g: Maker) -> Value:
-        return values(g, g.add("add", scores(g, 6, 8), g.constant(mask)))
+        return values(g, scores(g, 6, 8) + g.constant(mask))
 
     node = attention_of(applied(graph_of(body)))
     assert node.attributes["causal"] == ahead
@@ -182,18 +182,18 @@ def test_limits_of_constants(ahead: int) -> None:
 
 
 def window(g: Maker) -> Value:
-    near = g.add("less_equal", positions(g, S, 0, -2), positions(g, T, 1))
-    return g.add("logical_and", triangle(g), near)
+    near = positions(g, S, 0, -2) <= positions(g, T, 1)
+    return triangle(g) & near
 
 
 def doubled(g: Maker) -> Value:
-    steps = g.add("multiply", positions(g, T, 1), g.constant(np.int64(2)))
-    return g.add("less_equal", steps, positions(g, S, 0))
+    steps = positions(g, T, 1) * g.constant(np.int64(2))
+    return steps <= positions(g, S, 0)
 
 
 def before_a_limit(g: Maker) -> Value:
     """Rows that the mask hides whole count what is beyond the limit."""
-    masked = g.add("add", scores(g), g.given("mask", B, 1, 1, T))
+    masked = scores(g) + g.given("mask", B, 1, 1, T)
     return values(g, g.add("where", triangle(g), masked, g.number(LOWEST)))
 
 
@@ -201,7 +201,7 @@ MASKED: tuple[tuple[Body, dict[str, Any]], ...] = (
     # Rows might see nothing; other shapes; numbers that other scores may be; what hides whole rows.
     (lambda g: chosen(g, triangle(g, -1)), {"hidden": LOWEST}),
     (lambda g: chosen(g, triangle(g, T - S)), {"hidden": LOWEST}),
-    (lambda g: chosen(g, g.add("less_equal", positions(g, S, 0), positions(g, T, 1))), {}),
+    (lambda g: chosen(g, positions(g, S, 0) <= positions(g, T, 1)), {}),
     (lambda g: chosen(g, doubled(g)), {}),
     (lambda g: chosen(g, triangle(g), -2.0), {"hidden": -2.0}),
     (lambda g: chosen(g, g.given("mask", B, 1, S, T, dtype=BOOL)), {"hidden": LOWEST}),
@@ -209,7 +209,7 @@ MASKED: tuple[tuple[Body, dict[str, Any]], ...] = (
     (lambda g: padded(g, LOWEST, False), {"hidden": LOWEST}),
     (lambda g: padded(g, LOWEST, True), {"hidden": -math.inf}),
     (before_a_limit, {"hidden": -math.inf}),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("number", range(len(MASKED)))
@@ -253,10 +253,10 @@ def test_masks_of_masks_of_masks() -> None:
     def body(g: Maker) -> Value:
         row = positions(g, S, 0)
         for _ in range(60):
-            row = g.add("add", row, g.add("subtract", row, row))
-        mask = g.add("less_equal", positions(g, T, 1), row)
+            row = row + (row - row)
+        mask = positions(g, T, 1) <= row
         for _ in range(60):
-            mask = g.add("logical_and", mask, g.add("logical_or", mask, mask))
+            mask = mask & (mask | mask)
         return chosen(g, mask)
 
     node = attention_of(recognise_attention(graph_of(body)))
@@ -287,7 +287,7 @@ def test_operands_that_are_scaled() -> None:
 
     def body(g: Maker) -> Value:
         q, k, v = g.given("q", B, H, S, D), g.given("k", B, H, D, T), g.given("v", B, H, T, D)
-        q, k = (g.add("multiply", x, g.number(0.5)) for x in (q, k))
+        q, k = (x * 0.5 for x in (q, k))
         return g.attention(q, k, v, 2.0, None)
 
     graph = applied(graph_of(body))
@@ -307,12 +307,12 @@ def exported(g: Maker, shown: Value) -> Value:
     merged = g.add("reshape", k, shape=(B * H, T, D))
     turned = g.add("transpose", merged, perm=(0, 2, 1))
     k = g.add("reshape", turned, shape=(B, H, D, T))
-    q, k = (g.add("multiply", x, g.number(0.5)) for x in (q, k))
+    q, k = (x * 0.5 for x in (q, k))
     addend = g.add("where", shown, g.number(0), g.number(-math.inf))
-    masked = g.add("add", g.add("matmul", q, k), addend)
+    masked = (q @ k) + addend
     weights = g.add("softmax", masked, axis=3, log=False)
     guarded = g.add("where", g.add("isnan", weights), g.number(0), weights)
-    return g.add("matmul", guarded, v)
+    return guarded @ v
 
 
 def test_softmax_whose_nan_are_zeros(widest: CpuBackend) -> None:
@@ -337,21 +337,21 @@ def test_softmax_whose_nan_are_zeros(widest: CpuBackend) -> None:
 def test_guards_that_somebody_reads(part: str) -> None:
     def body(g: Maker) -> list[Value]:
         v = g.given("v", B, H, T, D)
-        product = g.add("matmul", g.given("q", B, H, S, D), g.given("k", B, H, D, T))
+        product = g.given("q", B, H, S, D) @ g.given("k", B, H, D, T)
         weights = g.add("softmax", product, axis=3, log=False)
         test = g.add("isnan", weights)
         guarded = g.add("where", test, g.number(0), weights)
-        return [g.add("matmul", guarded, v), {"weights": weights, "isnan": test}[part]]
+        return [guarded @ v, {"weights": weights, "isnan": test}[part]]
 
     assert "attention" not in ops(recognise_attention(graph_of(body)))
 
 
 def test_guards_with_another_number() -> None:
     def body(g: Maker) -> Value:
-        product = g.add("matmul", g.given("q", B, H, S, D), g.given("k", B, H, D, T))
+        product = g.given("q", B, H, S, D) @ g.given("k", B, H, D, T)
         weights = g.add("softmax", product, axis=3, log=False)
         guarded = g.add("where", g.add("isnan", weights), g.number(1), weights)
-        return g.add("matmul", guarded, g.given("v", B, H, T, D))
+        return guarded @ g.given("v", B, H, T, D)
 
     assert "attention" not in ops(recognise_attention(graph_of(body)))
 
@@ -363,8 +363,8 @@ def test_all_passes_together() -> None:
 
 
 def capped(g: Maker, raw: Value, within: float, cap: float) -> Value:
-    bent = g.add("tanh", g.add("divide", raw, g.number(within)))
-    return g.add("multiply", bent, g.number(cap))
+    bent = g.add("tanh", raw / within)
+    return bent * cap
 
 
 @pytest.mark.parametrize("cap", [3.0, -3.0])
@@ -388,10 +388,9 @@ def test_soft_caps(masked: bool, cap: float) -> None:
 def test_a_cap_that_others_read_stays() -> None:
     def body(g: Maker) -> tuple[Value, Value]:
         bent = g.add("tanh", scores(g))
-        return values(g, g.add("multiply", bent, g.number(2.0))), bent
+        return values(g, bent * 2.0), bent
 
-    g = Maker()
-    graph = g.made(*body(g))
+    graph = graph_of(body)
     assert "attention" not in ops(recognise_attention(graph))
 
 
@@ -402,9 +401,9 @@ def test_a_factor_for_each_head(biased: bool, of_data: bool) -> None:
 
     def body(g: Maker) -> Value:
         factor = g.given("factor", B, H, 1, 1) if of_data else g.weight(H, 1, 1)
-        found = g.add("multiply", factor, scores(g))
+        found = factor * scores(g)
         if biased:
-            found = g.add("add", found, g.given("bias", H, S, T))
+            found = found + g.given("bias", H, S, T)
         return values(g, found)
 
     graph = applied(graph_of(body))
@@ -415,7 +414,7 @@ def test_a_factor_for_each_head(biased: bool, of_data: bool) -> None:
 @pytest.mark.parametrize("shape", [(1, T), (H, S, 1)])
 def test_factors_that_differ_within_a_matrix_stay(shape: tuple[Dim, ...]) -> None:
     def body(g: Maker) -> Value:
-        return values(g, g.add("multiply", scores(g), g.given("factor", *shape)))
+        return values(g, scores(g) * g.given("factor", *shape))
 
     assert "attention" not in ops(applied(graph_of(body)))
 
@@ -427,7 +426,7 @@ def test_a_factor_that_adds_matrices_stays() -> None:
         q, k = g.given("q", S, D), g.given("k", B, H, D, T)
         g.given("v", B, H, T, D)
         g.given("past", P)
-        return values(g, g.add("multiply", g.add("matmul", q, k), g.weight(H, 1, 1)))
+        return values(g, (q @ k) * g.weight(H, 1, 1))
 
     assert "attention" not in ops(applied(graph_of(body)))
 
@@ -463,9 +462,9 @@ def test_one_node_shares_heads_and_has_a_limit() -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_one_node_keeps_a_mask_that_is_no_limit(repeated: bool) -> None:
-    node = attention_of(applied(graph_of(
-        lambda g: one_node(g, g.given("mask", B, 1, S, T, dtype=BOOL), repeated)
-    )))  # fmt: skip
+    node = attention_of(
+        applied(graph_of(lambda g: one_node(g, g.given("mask", B, 1, S, T, dtype=BOOL), repeated)))
+    )
     assert len(node.inputs) == 4
     assert node.inputs[0].rank == 4 + repeated
     assert node.attributes.get("causal") is None

@@ -45,24 +45,24 @@ def alibi(g: Maker) -> Value:
     """As MPT has it: a slope of a head times positions, then booleans that hide."""
     slopes = g.constant(np.float32([0.5, 0.25]).reshape(H, 1, 1))
     distance = g.add("cast", positions(g, T, 1), to=slopes.dtype)
-    biased = g.add("add", scores(g), g.add("multiply", slopes, distance))
+    biased = scores(g) + (slopes * distance)
     return values(g, g.add("where", padding(g, True), biased, g.number(LOWEST)))
 
 
 def alibi_with_addend(g: Maker) -> Value:
-    biased = g.add("add", scores(g), g.given("bias", B, H, 1, T))
-    return values(g, g.add("add", biased, hiding(g, padding(g, True))))
+    biased = scores(g) + g.given("bias", B, H, 1, T)
+    return values(g, biased + hiding(g, padding(g, True)))
 
 
 def hidden_then_biased(g: Maker) -> Value:
     masked = g.add("where", padding(g), scores(g), g.number(-math.inf))
-    return values(g, g.add("add", masked, g.given("bias", H, S, T)))
+    return values(g, masked + g.given("bias", H, S, T))
 
 
 def scaled_together(g: Maker) -> Value:
     """As Falcon has ALiBi, and BROS its boxes: a factor of scores and bias."""
-    biased = g.add("add", scores(g), g.given("bias", H, 1, T))
-    return values(g, g.add("divide", biased, g.number(4.0)))
+    biased = scores(g) + g.given("bias", H, 1, T)
+    return values(g, biased / 4.0)
 
 
 def two_masks(g: Maker) -> Value:
@@ -72,8 +72,7 @@ def two_masks(g: Maker) -> Value:
 
 
 def along_rows(g: Maker) -> Value:
-    return values(g, g.add("add", g.add("add", scores(g), g.given("bias", H, 1, T)),
-                           g.given("rows", B, 1, S, 1)))  # fmt: skip
+    return values(g, (scores(g) + g.given("bias", H, 1, T)) + g.given("rows", B, 1, S, 1))
 
 
 BODIES = (alibi, alibi_with_addend, hidden_then_biased, scaled_together, two_masks, along_rows)
@@ -99,7 +98,7 @@ def test_numbers_that_scores_may_change_stay(number: float) -> None:
     """A row that is hidden whole would have the softmax of its bias."""
 
     def body(g: Maker) -> Value:
-        biased = g.add("add", scores(g), g.given("bias", H, S, T))
+        biased = scores(g) + g.given("bias", H, S, T)
         return values(g, g.add("where", padding(g), biased, g.number(number)))
 
     assert "attention" not in ops(recognise_attention(graph_of(body)))
@@ -108,7 +107,7 @@ def test_numbers_that_scores_may_change_stay(number: float) -> None:
 def within_a_triangle(g: Maker) -> Value:
     """As T5's decoder has it: the bias is part of the mask."""
     bias = g.given("bias", 1, H, S, T)
-    return values(g, g.add("add", scores(g), g.add("where", triangle(g), bias, g.number(LOWEST))))
+    return values(g, scores(g) + g.add("where", triangle(g), bias, g.number(LOWEST)))
 
 
 def test_a_bias_within_a_triangle_leaves_a_limit(widest: CpuBackend) -> None:
@@ -129,8 +128,8 @@ def test_layers_share_their_mask() -> None:
         k, v = g.given("k", B, H, D, T), g.given("v", B, H, T, D)
         x = g.given("q", B, H, S, D)
         for _ in range(3):
-            biased = g.add("add", g.add("add", g.add("matmul", x, k), bias), shown)
-            x = g.add("matmul", g.add("softmax", biased, axis=3, log=False), v)
+            biased = ((x @ k) + bias) + shown
+            x = g.add("softmax", biased, axis=3, log=False) @ v
         return x
 
     found = applied(graph_of(body))
@@ -154,33 +153,33 @@ def bloom(g: Maker) -> Value:
     q, k = g.given("q", B, H, S, D), g.given("k", B, H, T, D)
     v, bias = g.given("v", B, H, T, D), g.given("bias", B, H, T)
     q, k, v = (merged(g, x) for x in (q, k, v))
-    raw = g.add("matmul", q, g.add("transpose", k, perm=(0, 2, 1)))
-    raw = g.add("multiply", raw, g.number(0.5))
-    raw = g.add("add", raw, g.add("reshape", bias, shape=(B * H, 1, T)))
-    masked = g.add("add", split(g, raw), hiding(g, padding(g, True)))
+    raw = q @ g.add("transpose", k, perm=(0, 2, 1))
+    raw = raw * 0.5
+    raw = raw + g.add("reshape", bias, shape=(B * H, 1, T))
+    masked = split(g, raw) + hiding(g, padding(g, True))
     weights = g.add("softmax", masked, axis=3, log=False)
-    return split(g, g.add("matmul", merged(g, weights), v))
+    return split(g, merged(g, weights) @ v)
 
 
 def deberta(g: Maker) -> Value:
     """Scores of positions are products that are gathered by distance."""
     q, k, v = (merged(g, g.given(name, B, H, S, D)) for name in "qkv")
     table = g.add("tile", g.given("table", H, D, 8), repeats=(B, 1, 1))
-    raw = g.add("matmul", q, g.add("transpose", k, perm=(0, 2, 1)))
-    back = g.add("subtract", positions(g, S, 0), positions(g, S, 1))
+    raw = q @ g.add("transpose", k, perm=(0, 2, 1))
+    back = positions(g, S, 0) - positions(g, S, 1)
     back = g.add("maximum", g.add("minimum", back, g.constant(np.int64(3))),
                  g.constant(np.int64(-4)))  # fmt: skip
-    back = g.add("add", back, g.constant(np.int64(4)))
+    back = back + g.constant(np.int64(4))
     at = g.add("broadcast", g.add("reshape", back, shape=(1, S, S)), shape=(B * H, S, S))
     how = {"axis": 2, "node": "gather"}
-    to_positions = g.add("gather_elements", g.add("matmul", q, table), at, **how)
-    of_positions = g.add("gather_elements", g.add("matmul", k, table), at, **how)
+    to_positions = g.add("gather_elements", q @ table, at, **how)
+    of_positions = g.add("gather_elements", k @ table, at, **how)
     of_positions = g.add("transpose", of_positions, perm=(0, 2, 1))
-    raw = g.add("add", raw, g.add("add", to_positions, of_positions))
+    raw = raw + (to_positions + of_positions)
     shown = g.given("shown", B, 1, S, S, dtype=BOOL)
     masked = g.add("where", shown, split(g, raw), g.number(LOWEST))
     weights = g.add("softmax", masked, axis=3, log=False)
-    return split(g, g.add("matmul", merged(g, weights), v))
+    return split(g, merged(g, weights) @ v)
 
 
 def verified(graph: Graph) -> Graph:
@@ -210,7 +209,7 @@ def test_constants_are_split(widest: CpuBackend) -> None:
 
     def body(g: Maker) -> Value:
         x = g.add("reshape", g.given("x", 2, H, 3, 4), shape=(2 * H, 3, 4))
-        return g.add("reshape", g.add("add", x, g.constant(bias)), shape=(2, H, 3, 4))
+        return g.add("reshape", x + g.constant(bias), shape=(2, H, 3, 4))
 
     graph = graph_of(body)
     found = verified(undo_merged_axes(graph))
@@ -220,18 +219,17 @@ def test_constants_are_split(widest: CpuBackend) -> None:
 
 
 def read_twice(g: Maker) -> list[Value]:
-    raw = g.add("multiply", merged(g, g.given("x", B, H, S, T)), g.number(2.0))
+    raw = merged(g, g.given("x", B, H, S, T)) * 2.0
     return [split(g, raw), raw]
 
 
 def merged_by_nobody(g: Maker) -> list[Value]:
-    return [split(g, g.add("multiply", g.given("x", B * H, S, T), g.number(2.0)))]
+    return [split(g, g.given("x", B * H, S, T) * 2.0)]
 
 
 @pytest.mark.parametrize("body", [read_twice, merged_by_nobody])
 def test_splits_that_stay(body: Body) -> None:
-    g = Maker()
-    graph = g.made(*body(g))
+    graph = graph_of(body)
     assert undo_merged_axes(graph) is graph
 
 
@@ -241,15 +239,15 @@ def test_splits_that_stay(body: Body) -> None:
 def with_sinks(g: Maker, shape: tuple[int, ...] = (1, H, 1, 1), masked: bool = True) -> Value:
     raw = scores(g)
     if masked:
-        raw = g.add("add", raw, hiding(g, padding(g, True), -math.inf))
+        raw = raw + hiding(g, padding(g, True), -math.inf)
     column = g.add("broadcast", g.given("sinks", *shape), shape=(B, H, S, 1))
     joined = g.add("concat", raw, column, axis=3)
     largest = g.add("reduce", joined, kind="maximum", axes=(3,))
-    shifted = g.add("subtract", joined, g.add("reshape", largest, shape=(B, H, S, 1)))
+    shifted = joined - g.add("reshape", largest, shape=(B, H, S, 1))
     weights = g.add("softmax", shifted, axis=3, log=False)
     begin = {"starts": (0,) * 4, "steps": (1,) * 4, "shape": (B, H, S, T)}
     (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("matmul", g.add("slice", weights, **begin), v)
+    return g.add("slice", weights, **begin) @ v
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -283,10 +281,10 @@ def test_sinks_of_heads_that_share_keys(widest: CpuBackend) -> None:
         q, k = g.given("q", B, H * G, S, D), repeated(g.given("k", B, H, D, T))
         v = repeated(g.given("v", B, H, T, D))
         column = g.add("broadcast", g.given("sinks", H * G, 1, 1), shape=(B, H * G, S, 1))
-        joined = g.add("concat", g.add("matmul", q, k), column, axis=3)
+        joined = g.add("concat", q @ k, column, axis=3)
         weights = g.add("softmax", joined, axis=3, log=False)
         begin = {"starts": (0,) * 4, "steps": (1,) * 4, "shape": (B, H * G, S, T)}
-        return g.add("matmul", g.add("slice", weights, **begin), v)
+        return g.add("slice", weights, **begin) @ v
 
     graph = graph_of(body)
     found = applied(graph)
@@ -306,7 +304,7 @@ def test_columns_that_count_stay() -> None:
         weights = g.add("softmax", joined, axis=3, log=False)
         (v,) = [given for given in g.inputs if given.name == "v"]
         how = {"starts": (0, 0, 0, start), "steps": (1,) * 4, "shape": (B, H, S, T)}
-        return g.add("matmul", g.add("slice", weights, **how), v)
+        return g.add("slice", weights, **how) @ v
 
     assert ops(recognise_attention(graph_of(lambda g: body(g, 0))))[-1] == "attention"
     assert "attention" not in ops(recognise_attention(graph_of(lambda g: body(g, 1))))

@@ -35,7 +35,7 @@ def test_scores_join_the_sum() -> None:
     def body(g: Maker) -> Value:
         rows = SPELLINGS["columns with a bias"](g)
         scores = g.add("reshape", g.given("scores", S, 2), shape=(S * 2, 1))
-        split = g.add("reshape", g.add("multiply", rows, scores), shape=(S, 2, 7))
+        split = g.add("reshape", rows * scores, shape=(S, 2, 7))
         return g.add("reduce", split, kind="sum", axes=(1,))
 
     graph = applied(recognise_experts, graph_of(body))
@@ -48,24 +48,24 @@ def test_scores_join_the_sum() -> None:
 def weight_of_data(g: Maker) -> Value:
     """Only a constant can be packed before."""
     weight = g.given("weight", 4, 5, 7)
-    return g.add("matmul", g.given("x", B, 1, 5), chosen(g, weight, g.given("at", B, dtype=INT64)))
+    return g.given("x", B, 1, 5) @ chosen(g, weight, g.given("at", B, dtype=INT64))
 
 
 def several_rows(g: Maker) -> Value:
     weight = chosen(g, g.weight(4, 5, 7), g.given("at", B, dtype=INT64))
-    return g.add("matmul", g.given("x", B, S, 5), weight)
+    return g.given("x", B, S, 5) @ weight
 
 
 def along_another_axis(g: Maker) -> Value:
     weight = g.add("gather", g.weight(5, 4, 7), g.given("at", B, dtype=INT64), axis=1)
     weight = g.add("transpose", weight, perm=(1, 0, 2))
-    return g.add("matmul", g.given("x", B, 1, 5), weight)
+    return g.given("x", B, 1, 5) @ weight
 
 
 def shared_by_tokens(g: Maker) -> Value:
     """An index that is broadcast over tokens."""
     weight = chosen(g, g.weight(4, 5, 7), computed_index(g, 1, 2))
-    return g.add("matmul", g.given("x", B, 2, 1, 5), weight)
+    return g.given("x", B, 2, 1, 5) @ weight
 
 
 @pytest.mark.parametrize(

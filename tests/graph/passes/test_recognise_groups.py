@@ -48,12 +48,12 @@ def grouped(
         v = g.add("reshape", wide, shape=(B, H * G, T, D))
     else:
         v = repeated(g, v)
-    found = g.add("matmul", q, k)
+    found = q @ k
     if mask and dtype == BOOL:
         found = g.add("where", g.given("mask", *mask, dtype=BOOL), found, g.number(-1e9))
     elif mask:
-        found = g.add("add", found, g.given("mask", *mask))
-    found = g.add("matmul", g.add("softmax", found, axis=3, log=False), v)
+        found = found + g.given("mask", *mask)
+    found = g.add("softmax", found, axis=3, log=False) @ v
     return g.add("transpose", found, perm=(0, 2, 1, 3))
 
 
@@ -113,12 +113,12 @@ def windows(g: Maker, *names: str) -> list[Value]:
 def of_windows(g: Maker, bias: Value | None, mask: Value) -> Value:
     """An addend of heads, then one of windows."""
     q, k, v = windows(g, "q", "k", "v")
-    y = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
+    y = q @ g.add("transpose", k, perm=(0, 1, 3, 2))
     if bias is not None:
-        y = g.add("add", y, bias)
+        y = y + bias
     apart = g.add("reshape", y, shape=(B, P, H, S, S))
-    y = g.add("reshape", g.add("add", apart, mask), shape=(B * P, H, S, S))
-    return g.add("matmul", g.add("softmax", y, axis=3, log=False), v)
+    y = g.add("reshape", apart + mask, shape=(B * P, H, S, S))
+    return g.add("softmax", y, axis=3, log=False) @ v
 
 
 def of_windows_alone(g: Maker) -> Value:
@@ -140,11 +140,11 @@ def of_windows_of_all(g: Maker) -> Value:
 
 def of_windows_that_share_values(g: Maker) -> Value:
     q, k = windows(g, "q", "k")
-    y = g.add("matmul", q, g.add("transpose", k, perm=(0, 1, 3, 2)))
+    y = q @ g.add("transpose", k, perm=(0, 1, 3, 2))
     apart = g.add("reshape", y, shape=(B, P, H, S, S))
-    y = g.add("add", apart, g.given("mask", 1, P, 1, S, S))
+    y = apart + g.given("mask", 1, P, 1, S, S)
     y = g.add("reshape", y, shape=(B * P, H, S, S))
-    return g.add("matmul", g.add("softmax", y, axis=3, log=False), g.given("v", 1, H, S, D))
+    return g.add("softmax", y, axis=3, log=False) @ g.given("v", 1, H, S, D)
 
 
 BODIES = (

@@ -9,13 +9,7 @@ from tests.reference import LAYOUTS, assert_product, lie, product_bound, uniform
 
 from ftuner.core.expr import ACTIVATIONS, Operand, clip
 from ftuner.core.expr_values import evaluate
-from ftuner.errors import (
-    ConfigurationError,
-    DTypeError,
-    ExpressionError,
-    OperandError,
-    ShapeError,
-)
+from ftuner.errors import ConfigurationError, DTypeError, ExpressionError, OperandError, ShapeError
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.dense import Activation, Dense
 from ftuner.runtime.ops.layer import layer_epilogue

@@ -130,9 +130,7 @@ def test_sizes_that_differ_little_share_memory(pool: OutputPool) -> None:
     assert address(pool.array((LARGE // 2,), FLOAT32)) != at
 
 
-def test_small_outputs_have_the_pages_of_large_ones_that_do_not_miss_them(
-    pool: OutputPool,
-) -> None:
+def test_small_outputs_have_the_pages_of_large_ones_that_do_not_miss_them(pool: OutputPool) -> None:
     at = address(pool.array((LARGE,), FLOAT32))
     small = pool.array((LARGE // 8,), FLOAT32)
     assert address(small) == at

@@ -18,15 +18,7 @@ pytest.importorskip("onnx")
 from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
 from tests.frontends.onnx_models import parsed
-from tests.runtime.saved.files import (
-    MODELS,
-    ONES,
-    Arrays,
-    dense,
-    pictures,
-    recurrent,
-    weight,
-)
+from tests.runtime.saved.files import MODELS, ONES, Arrays, dense, pictures, recurrent, weight
 
 import ftuner
 from ftuner.codegen.llvm.native.binding_records import WordTable

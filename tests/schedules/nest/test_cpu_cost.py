@@ -9,6 +9,7 @@ from tests.codegen.llvm.nest_running import A, B, C, Case
 from tests.conftest import recorded_cpus
 
 from ftuner.codegen.llvm.ir.accumulators import accumulator_of
+from ftuner.codegen.llvm.ir.builder import IRBuilder
 from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import product
 from ftuner.core.dtype import DTYPES, DType
@@ -84,7 +85,7 @@ def test_products_of_floats_cost_what_their_code_has_instructions(dtype: DType) 
     accumulator = accumulator_of("product", dtype, 32 // dtype.itemsize)
     types = [part.type for part in (*accumulator.start(), accumulator.neutral_element())]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), "gathered")
-    builder = ir.IRBuilder(function.append_basic_block())
+    builder = IRBuilder(function.append_basic_block())
     *parts, element = function.args
     accumulator.gathered(builder, parts, element)
     count = sum(i.opname != "bitcast" for i in builder.block.instructions)

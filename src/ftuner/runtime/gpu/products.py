@@ -40,13 +40,7 @@ from ftuner.errors import ShapeError
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Tuned
-from ftuner.runtime.gpu.arrays import (
-    Tensor,
-    allows_tf32,
-    copied_bytes,
-    matrix_dtype,
-    multiply_of,
-)
+from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_dtype, multiply_of
 from ftuner.runtime.gpu.call_cache import MAX_CALLS, CallCache, call_key
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (

@@ -25,36 +25,13 @@ from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir import vector_arithmetic as vecbody
 from ftuner.codegen.llvm.ir import vector_math as vecmath
 from ftuner.codegen.llvm.ir.accumulators import across
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I8,
-    I16,
-    I32,
-    I64,
-    at,
-    call_address,
-    const,
-    maximum,
-    minimum,
-    pointer_slot,
-    reserve,
-    scalar_type,
-    set_slot,
-    slot,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I8, I16, I32, I64, const, scalar_type
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
 from ftuner.codegen.llvm.ir.instructions import to_bfloat16
 from ftuner.codegen.llvm.ir.lanes import by_vectors, load_lanes, mask_of, store_lanes
-from ftuner.codegen.llvm.ir.loops import Rows, counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.rows import Rows
 from ftuner.codegen.llvm.kernels.pack import PACK_TYPE
-from ftuner.codegen.llvm.kernels.step import (
-    COVER_BYTES,
-    STEP_KERNEL_TYPE,
-    emit_covers,
-    emit_panel,
-    product_context,
-)
+from ftuner.codegen.llvm.kernels.step import COVER_BYTES, ProductKernel
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.dtype import BFLOAT16, BOOL, DType, moved_as
 from ftuner.schedules.attention.cpu_record import Attention
@@ -71,61 +48,54 @@ def emit(
     `rounds`: whether q is words, and k and v are float32.
     Its buffers are q, k, v, the mask and the sinks if there are any, and the result; a task is a
     range of rows of one batch element."""
-    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
     lanes = vector_bytes // dtype.itemsize
-    _Emission(function, dtype, axes, mask, causal, capped, sinks, rounds, lanes, fused).emit()
+    _Emission(module, symbol, dtype, axes, mask, causal, capped, sinks, rounds, lanes, fused).emit()
 
 
-class _Emission:
+class _Emission(ProductKernel):
     def __init__(
-        self, function: ir.Function, dtype: DType, axes: int, mask: DType | None, causal: bool,
-        capped: bool, sinks: bool, rounds: bool, lanes: int, fused: bool,
+        self, module: ir.Module, symbol: str, dtype: DType, axes: int, mask: DType | None,
+        causal: bool, capped: bool, sinks: bool, rounds: bool, lanes: int, fused: bool,
     ) -> None:  # fmt: skip
+        super().__init__(module, symbol)
         self.dtype, self.axes, self.mask = moved_as(dtype), axes, mask
         self.words, self.rounds = dtype.kind == "word", rounds
         self.halves, self.pairs = (ir.VectorType(kind, lanes) for kind in (I16, I32))
         self.causal, self.lanes, self.fused = causal, lanes, fused
-        buffers, self.dims, _, self.worker, self.begin, self.end = function.args
-        self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         names = ["q", "k", "v", *["mask"] * (mask is not None), *["sinks"] * sinks, "out"]
-        self.buffers = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(names)}
+        self.views = {n: self.pointer_slot(self.buffers, i) for i, n in enumerate(names)}
         self.element = scalar_type(self.dtype)
         self.vector = ir.VectorType(self.element, lanes)
         self.size = self.dtype.itemsize
-        self.context = product_context(builder)
+        self.begin_products()
         stride = self.dim(Attention.WORKER_BYTES)
-        own = at(builder, pointer_slot(builder, self.dims, Attention.WORKSPACE),
-                 builder.mul(self.worker, stride))  # fmt: skip
+        own = self.at(self.pointer_slot(self.dims, Attention.WORKSPACE), self.worker, stride)
         self.packed_k = own
-        self.packed_v = at(builder, own, self.dim(Attention.V_OFFSET))
-        self.scores = at(builder, own, self.dim(Attention.SCORES_OFFSET))
-        self.sums = at(builder, own, self.dim(Attention.SUMS_OFFSET))
+        self.packed_v = self.at(own, self.dim(Attention.V_OFFSET))
+        self.scores = self.at(own, self.dim(Attention.SCORES_OFFSET))
+        self.sums = self.at(own, self.dim(Attention.SUMS_OFFSET))
         self.scale = self._number(Attention.SCALE)
         self.hidden = self._number(Attention.HIDDEN)
         self.floor = self._number(Attention.FLOOR)
         self.broken = self._number(Attention.BROKEN)
         self.cap = self._number(Attention.CAP) if capped else None
 
-    def dim(self, index: int) -> ir.Value:
-        return slot(self.builder, self.dims, index)
-
     def _number(self, index: int) -> ir.Value:
         """What a slot holds as a float64, in all lanes of a vector."""
-        number = self.builder.bitcast(self.dim(index), ir.DoubleType())
+        number = self.bitcast(self.dim(index), ir.DoubleType())
         if self.size == 4:
-            number = self.builder.fptrunc(number, self.element)
-        return splat(self.builder, number, self.lanes)
+            number = self.fptrunc(number, self.element)
+        return self.splat(number, self.lanes)
 
     def emit(self) -> None:
-        builder = self.builder
         splits = self.dim(Attention.SPLITS)
         # Addresses of the k and v that are packed; 0 stands for none.
-        sources = {name: reserve(builder, I64) for name in ("k", "v")}
+        sources = {name: self.reserve(I64) for name in ("k", "v")}
         for source in sources.values():
-            builder.store(const(0), source)
-        with counted_loop(builder, self.begin, self.end) as task:
-            places = self._places(builder.udiv(task, splits))
-            part = builder.urem(task, splits)
+            self.store(0, source)
+        with self.counted_loop(self.begin, self.end) as task:
+            places = self._places(self.udiv(task, splits))
+            part = self.urem(task, splits)
             with self._new(sources["k"], places["k"]):
                 self._pack(places["k"], Attention.K_DEPTH, Attention.K_STEP, Attention.DEPTH,
                            Attention.STEPS, Attention.STEP_PADDED, self.packed_k)  # fmt: skip
@@ -134,41 +104,39 @@ class _Emission:
             # All blocks of a task are whole but the last.
             count, block = self.dim(Attention.ROWS), self.dim(Attention.BLOCK)
             tile = self.dim(Attention.TILE)
-            tiles = builder.udiv(builder.add(count, builder.sub(tile, const(1))), tile)
-            bounds = partition_bounds(builder, tiles, splits, part)
-            begin, end = (builder.mul(bound, tile) for bound in bounds)
-            end = minimum(builder, end, count)
-            with counted_loop(builder, begin, end, block) as top:
-                rows = minimum(builder, builder.sub(end, top), block)
+            tiles = self.udiv(self.add(count, self.sub(tile, 1)), tile)
+            bounds = self.partition_bounds(tiles, splits, part)
+            begin, end = (self.mul(bound, tile) for bound in bounds)
+            end = self.minimum(end, count)
+            with self.counted_loop(begin, end, block) as top:
+                rows = self.minimum(self.sub(end, top), block)
                 tables = [
-                    pointer_slot(builder, self.dims, Attention.COVERS + n)
+                    self.pointer_slot(self.dims, Attention.COVERS + n)
                     for n in (FULL, LAST_OF_K, LAST_OF_V)
                 ]
-                self._block(places, top, rows, emit_covers(builder, tables, rows))
-        builder.ret_void()
+                self._rows(places, top, rows, self.covers(tables, rows))
+        self.ret_void()
 
     @contextmanager
     def _new(self, last: ir.Value, place: ir.Value) -> Iterator[None]:
         """Emit a branch that runs if an address differs from the one of the last time."""
-        builder = self.builder
-        address = builder.ptrtoint(place, I64)
-        with builder.if_then(builder.icmp_signed("!=", address, builder.load(last, typ=I64))):
+        address = self.ptrtoint(place, I64)
+        with self.if_then(self.icmp_signed("!=", address, self.load(last, typ=I64))):
             yield
-            builder.store(address, last)
+            self.store(address, last)
 
     def _places(self, number: ir.Value) -> dict[str, ir.Value]:
         """Addresses of the operands of one batch element: its index in mixed radix."""
-        builder = self.builder
         order = ("q", "k", "v", "mask", "sinks", "out")
-        places = dict(self.buffers)
+        places = dict(self.views)
         for axis in reversed(range(self.axes)):
             base = Attention.AXES + axis * Attention.AXIS_SIZE
             extent = self.dim(base)
-            index = number if axis == 0 else builder.urem(number, extent)
-            number = number if axis == 0 else builder.udiv(number, extent)
+            index = number if axis == 0 else self.urem(number, extent)
+            number = number if axis == 0 else self.udiv(number, extent)
             for name in places:
                 stride = self.dim(base + 1 + order.index(name))
-                places[name] = at(builder, places[name], builder.mul(index, stride))
+                places[name] = self.at(places[name], index, stride)
         return places
 
     def _pack(
@@ -176,17 +144,17 @@ class _Emission:
         padded: int, target: ir.Value,
     ) -> None:  # fmt: skip
         """Pack all panels of an operand."""
-        builder, k = self.builder, self.dim(steps)
+        k = self.dim(steps)
         along_k, along_n = self.dim(step_stride), self.dim(column_stride)
-        numbers = builder.mul(k, const(2)) if self.rounds else k
-        function = pointer_slot(builder, self.dims, Attention.PACK)
+        numbers = self.mul(k, 2) if self.rounds else k
+        function = self.pointer_slot(self.dims, Attention.PACK)
 
         def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
-            column = builder.mul(number, self.dim(Attention.PANEL))
-            here = at(builder, source, builder.mul(column, along_n))
+            column = self.mul(number, self.dim(Attention.PANEL))
+            here = self.at(source, column, along_n)
             place = self._panel(target, number, k)
-            call_address(builder, PACK_TYPE, function,
-                         [here, along_k, along_n, place, numbers, width, stored])  # fmt: skip
+            given = [here, along_k, along_n, place, numbers, width, stored]
+            self.call_address(PACK_TYPE, function, given)
             if self.rounds:
                 self._round_panel(place, k, stored)
 
@@ -194,25 +162,25 @@ class _Emission:
 
     def _round_panel(self, place: ir.Value, words: ir.Value, columns: ir.Value) -> None:
         """Round a packed panel to words in its place: none is after the numbers that it is of."""
-        builder, row_bytes = self.builder, self.builder.mul(columns, const(self.size))
-        with counted_loop(builder, 0, words) as number:
-            first = at(builder, place, builder.mul(builder.mul(number, const(2)), row_bytes))
-            target = at(builder, place, builder.mul(number, row_bytes))
-            with counted_loop(builder, 0, row_bytes, self.lanes * self.size) as offset:
-                rows = [at(builder, row, offset) for row in (first, at(builder, first, row_bytes))]
-                there = at(builder, target, offset)
-                builder.store(self._word(rows, None), there, align=self.size)
+        row_bytes = self.mul(columns, self.size)
+        with self.counted_loop(0, words) as number:
+            first = self.at(place, self.mul(number, 2), row_bytes)
+            target = self.at(place, number, row_bytes)
+            with self.counted_loop(0, row_bytes, self.lanes * self.size) as offset:
+                rows = [self.at(row, offset) for row in (first, self.at(first, row_bytes))]
+                there = self.at(target, offset)
+                self.store(self._word(rows, None), there, align=self.size)
 
     def _word(self, places: Sequence[ir.Value], mask: ir.Value | None) -> ir.Value:
         """Return a vector of words of the numbers at one or two places, the lower ones first."""
-        builder, found = self.builder, ir.Constant(self.pairs, None)
+        found = ir.Constant(self.pairs, None)
         for number, place in enumerate(places):
             if self.rounds:
-                half = to_bfloat16(builder, self._load(place, mask))
+                half = to_bfloat16(self, self._load(place, mask))
             else:
-                half = load_lanes(builder, place, self.halves, BFLOAT16.itemsize, mask)
+                half = load_lanes(self, place, self.halves, BFLOAT16.itemsize, mask)
             shift = vecbody.splat(self.pairs, 8 * BFLOAT16.itemsize * number)
-            found = builder.or_(found, builder.shl(builder.zext(half, self.pairs), shift))
+            found = self.or_(found, self.shl(self.zext(half, self.pairs), shift))
         return found
 
     def _pack_v(self, source: ir.Value) -> None:
@@ -222,33 +190,33 @@ class _Emission:
             self._pack(source, Attention.V_STEP, Attention.V_COLUMN, Attention.STEPS,
                        Attention.COLUMNS, Attention.COLUMN_PADDED, self.packed_v)  # fmt: skip
             return
-        builder, lanes = self.builder, self.lanes
+        lanes = self.lanes
         size = self.size if self.rounds else BFLOAT16.itemsize
         steps, along_k = self.dim(Attention.STEPS), self.dim(Attention.V_STEP)
 
         def panel(number: ir.Value, width: ir.Value, stored: ir.Value) -> None:
-            column = builder.mul(number, self.dim(Attention.PANEL))
-            here = at(builder, source, builder.mul(column, const(size)))
+            column = self.mul(number, self.dim(Attention.PANEL))
+            here = self.at(source, column, size)
             place = self._panel(self.packed_v, number, self._steps(steps))
 
             def word(number: ir.Value, keys: int) -> None:
-                first = at(builder, here, builder.mul(builder.mul(number, const(2)), along_k))
-                rows = (first, at(builder, first, along_k))[:keys]
-                target = builder.mul(builder.mul(number, stored), const(self.size))
-                target = at(builder, place, target)
+                first = self.at(here, self.mul(number, 2), along_k)
+                rows = (first, self.at(first, along_k))[:keys]
+                target = self.mul(self.mul(number, stored), self.size)
+                target = self.at(place, target)
 
                 def vector(base: ir.Value, count: ir.Value | None) -> None:
-                    mask, offset = mask_of(builder, count, lanes), builder.mul(base, const(size))
-                    value = self._word([at(builder, row, offset) for row in rows], mask)
-                    there = at(builder, target, builder.mul(base, const(self.size)))
-                    builder.store(value, there, align=self.size)
+                    mask, offset = mask_of(self, count, lanes), self.mul(base, size)
+                    value = self._word([self.at(row, offset) for row in rows], mask)
+                    there = self.at(target, base, self.size)
+                    self.store(value, there, align=self.size)
 
-                by_vectors(builder, const(0), width, lanes, vector)
+                by_vectors(self, const(0), width, lanes, vector)
 
-            pairs = builder.lshr(steps, const(1))
-            with counted_loop(builder, 0, pairs) as pair:
+            pairs = self.lshr(steps, 1)
+            with self.counted_loop(0, pairs) as pair:
                 word(pair, 2)
-            with builder.if_then(builder.trunc(steps, I1)):
+            with self.if_then(self.trunc(steps, I1)):
                 word(pairs, 1)
 
         self._panels(Attention.COLUMNS, Attention.COLUMN_PADDED, panel)
@@ -257,78 +225,76 @@ class _Emission:
         self, columns: int, padded: int, panel: Callable[[ir.Value, ir.Value, ir.Value], None]
     ) -> None:
         """Emit `panel(number, width, stored)` for all panels of an operand."""
-        builder, nr = self.builder, self.dim(Attention.PANEL)
-        full = builder.udiv(self.dim(columns), nr)
-        left = builder.urem(self.dim(columns), nr)
-        with counted_loop(builder, 0, full) as number:
+        nr = self.dim(Attention.PANEL)
+        full = self.udiv(self.dim(columns), nr)
+        left = self.urem(self.dim(columns), nr)
+        with self.counted_loop(0, full) as number:
             panel(number, nr, nr)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+        with self.if_then(self.icmp_signed(">", left, 0)):
             panel(full, left, self.dim(padded))
 
     def _panel(self, packed: ir.Value, number: ir.Value, k: ir.Value) -> ir.Value:
-        builder = self.builder
-        elements_ = builder.mul(builder.mul(number, self.dim(Attention.PANEL)), k)
-        return at(builder, packed, builder.mul(elements_, const(self.size)))
+        elements_ = self.mul(self.mul(number, self.dim(Attention.PANEL)), k)
+        return self.at(packed, elements_, self.size)
 
     def _steps(self, keys: ir.Value) -> ir.Value:
         """Return the steps of k that some keys are in the product with v."""
         if not self.words:
             return keys
-        return self.builder.lshr(self.builder.add(keys, const(1)), const(1))
+        return self.lshr(self.add(keys, 1), 1)
 
-    def _block(
+    def _rows(
         self, places: dict[str, ir.Value], top: ir.Value, rows: ir.Value, covers: ir.Value
     ) -> None:
-        builder = self.builder
         q_row, score_row = self.dim(Attention.Q_ROW), self.dim(Attention.SCORE_ROW)
         out_row = self.dim(Attention.OUT_ROW)
-        q = at(builder, places["q"], builder.mul(top, q_row))
-        out = at(builder, places["out"], builder.mul(top, out_row))
+        q = self.at(places["q"], top, q_row)
+        out = self.at(places["out"], top, out_row)
         steps = self.dim(Attention.STEPS)
-        seen = self._seen(builder.add(top, rows)) if self.causal else steps
+        seen = self._seen(self.add(top, rows)) if self.causal else steps
         self._product(covers, q, q_row, self.packed_k, self.scores, score_row,
                       self.dim(Attention.DEPTH), self.dim(Attention.DEPTH), self._whole(seen),
                       LAST_OF_K)  # fmt: skip
-        with counted_loop(builder, 0, rows) as row:
-            here = at(builder, self.scores, builder.mul(row, score_row))
-            number = builder.add(top, row)
+        with self.counted_loop(0, rows) as row:
+            here = self.at(self.scores, row, score_row)
+            number = self.add(top, row)
             mask = None
             if "mask" in places:
-                below = builder.mul(number, self.dim(Attention.MASK_ROW))
-                mask = at(builder, places["mask"], below)
+                below = self.mul(number, self.dim(Attention.MASK_ROW))
+                mask = self.at(places["mask"], below)
             sink = None
             if "sinks" in places:
-                below = builder.mul(number, self.dim(Attention.SINKS_ROW))
-                sink = builder.load(at(builder, places["sinks"], below), typ=self.element)
-            own = self._seen(builder.add(number, const(1))) if self.causal else steps
+                below = self.mul(number, self.dim(Attention.SINKS_ROW))
+                sink = self.load(self.at(places["sinks"], below), typ=self.element)
+            own = self._seen(self.add(number, 1)) if self.causal else steps
             total = self._powers(here, own, mask, sink)
-            builder.store(total, at(builder, self.sums, builder.mul(row, const(self.size))))
+            self.store(total, self.at(self.sums, row, self.size))
             if self.words:
-                self._cleared(here, own, builder.mul(self._steps(seen), const(2)))
+                self._cleared(here, own, self.mul(self._steps(seen), 2))
             elif self.causal:
                 self._cleared(here, own, seen)
         self._product(covers, self.scores, score_row, self.packed_v, out, out_row,
                       self._steps(seen), self._steps(steps), self.dim(Attention.COLUMNS),
                       LAST_OF_V)  # fmt: skip
-        with counted_loop(builder, 0, rows) as row:
-            place = at(builder, self.sums, builder.mul(row, const(self.size)))
-            total = builder.load(place, typ=self.element)
-            self._divided(at(builder, out, builder.mul(row, out_row)), total)
+        with self.counted_loop(0, rows) as row:
+            place = self.at(self.sums, row, self.size)
+            total = self.load(place, typ=self.element)
+            self._divided(self.at(out, row, out_row), total)
 
     def _seen(self, rows: ir.Value) -> ir.Value:
         """The number of keys that the last of some rows of a causal attention sees."""
-        builder, steps = self.builder, self.dim(Attention.STEPS)
-        count = builder.add(rows, self.dim(Attention.CAUSAL))
-        return maximum(builder, minimum(builder, count, steps), const(0))
+        steps = self.dim(Attention.STEPS)
+        count = self.add(rows, self.dim(Attention.CAUSAL))
+        return self.maximum(self.minimum(count, steps), 0)
 
     def _whole(self, seen: ir.Value) -> ir.Value:
         """Columns of scores to compute for a number of keys: whole panels, except for the last."""
         if not self.causal:
             return seen
-        builder, nr, steps = self.builder, self.dim(Attention.PANEL), self.dim(Attention.STEPS)
-        panels = builder.udiv(builder.add(seen, builder.sub(nr, const(1))), nr)
-        count = builder.mul(panels, nr)
-        return minimum(builder, count, steps)
+        nr, steps = self.dim(Attention.PANEL), self.dim(Attention.STEPS)
+        panels = self.udiv(self.add(seen, self.sub(nr, 1)), nr)
+        count = self.mul(panels, nr)
+        return self.minimum(count, steps)
 
     def _product(
         self, covers: ir.Value, a: ir.Value, a_row: ir.Value, packed: ir.Value, c: ir.Value,
@@ -336,24 +302,23 @@ class _Emission:
     ) -> None:  # fmt: skip
         """Multiply a block of rows by panels of an operand: the first `k` of their `packed_k`
         steps."""
-        builder = self.builder
         nr = self.dim(Attention.PANEL)
-        full = builder.udiv(columns, nr)
-        left = builder.urem(columns, nr)
-        set_slot(builder, self.context, Context.A_STRIDE, a_row)
-        set_slot(builder, self.context, Context.C_ROW_STRIDE, c_row)
+        full = self.udiv(columns, nr)
+        left = self.urem(columns, nr)
+        self.set_slot(self.context, Context.A_STRIDE, a_row)
+        self.set_slot(self.context, Context.C_ROW_STRIDE, c_row)
 
         def panel(number: ir.Value, cover: int, valid: ir.Value) -> None:
-            set_slot(builder, self.context, Context.VALID_COLUMNS, valid)
-            column = builder.mul(builder.mul(number, nr), const(self.size))
-            table = at(builder, covers, const(cover * COVER_BYTES))
+            self.set_slot(self.context, Context.VALID_COLUMNS, valid)
+            column = self.mul(self.mul(number, nr), self.size)
+            table = self.at(covers, cover * COVER_BYTES)
             b = self._panel(packed, number, packed_k)
-            there = at(builder, c, column)
-            emit_panel(builder, self.context, table, Rows(a, a_row), b, Rows(there, c_row), k)
+            there = self.at(c, column)
+            self.panel(table, Rows(a, a_row), b, Rows(there, c_row), k)
 
-        with counted_loop(builder, 0, full) as number:
+        with self.counted_loop(0, full) as number:
             panel(number, FULL, nr)
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+        with self.if_then(self.icmp_signed(">", left, 0)):
             panel(full, last, left)
 
     def _powers(
@@ -361,69 +326,68 @@ class _Emission:
     ) -> ir.Value:
         """Scale and mask the first scores of a row, and replace them by the powers of e of their
         differences from the largest, which may be the sink; returns the sum of all powers."""
-        builder, vector, dtype = self.builder, self.vector, self.dtype
-        largest, total = reserve(builder, vector), reserve(builder, vector)
+        vector, dtype = self.vector, self.dtype
+        largest, total = self.reserve(vector), self.reserve(vector)
         least = self.floor
         if sink is not None:
-            sink = splat(builder, sink, self.lanes)
-            least = elements.combine(builder, "maximum", least, sink, dtype)
-        builder.store(least, largest)
-        builder.store(elements.zero(vector), total)
+            sink = self.splat(sink, self.lanes)
+            least = elements.combine(self, "maximum", least, sink, dtype)
+        self.store(least, largest)
+        self.store(elements.zero(vector), total)
 
         def scale(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
-            value = builder.fmul(self._load(place, lanes), self.scale)
+            value = self.fmul(self._load(place, lanes), self.scale)
             if self.cap is not None:
-                value = builder.fmul(vecmath.tanh(builder, value, fused=self.fused), self.cap)
+                value = self.fmul(vecmath.tanh(self, value, fused=self.fused), self.cap)
             if mask is not None:
                 value = self._masked(value, mask, number, lanes)
             self._store(value, place, lanes)
             if lanes is not None:
-                value = builder.select(lanes, value, self.floor)
-            before = builder.load(largest, typ=vector)
-            builder.store(elements.combine(builder, "maximum", before, value, dtype), largest)
+                value = self.select(lanes, value, self.floor)
+            before = self.load(largest, typ=vector)
+            self.store(elements.combine(self, "maximum", before, value, dtype), largest)
 
         self._along(row, const(0), count, scale)
-        most = builder.load(largest, typ=vector)
-        most = splat(builder, across(builder, "maximum", most, dtype), self.lanes)
+        most = self.load(largest, typ=vector)
+        most = self.splat(across(self, "maximum", most, dtype), self.lanes)
 
         log2_e = vecbody.splat(vector, 1.0 / math.log(2.0))
 
         def power(score: ir.Value) -> ir.Value:
-            exponent = builder.fmul(builder.fsub(score, most), log2_e)
-            return vecmath.exp2_flushed(builder, exponent, fused=self.fused)
+            exponent = self.fmul(self.fsub(score, most), log2_e)
+            return vecmath.exp2_flushed(self, exponent, fused=self.fused)
 
         def raise_(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
             value = power(self._load(place, lanes))
             if self.words:
-                rounded = to_bfloat16(builder, value)
+                rounded = to_bfloat16(self, value)
                 self._store_halves(rounded, row, number, lanes)
-                value = WIDENED[BFLOAT16](builder, rounded)
+                value = WIDENED[BFLOAT16](self, rounded)
             else:
                 self._store(value, place, lanes)
             if lanes is not None:
-                value = builder.select(lanes, value, elements.zero(vector))
-            before = builder.load(total, typ=vector)
-            builder.store(builder.fadd(before, value), total)
+                value = self.select(lanes, value, elements.zero(vector))
+            before = self.load(total, typ=vector)
+            self.store(self.fadd(before, value), total)
 
         self._along(row, const(0), count, raise_)
-        found = across(builder, "sum", builder.load(total, typ=vector), dtype)
+        found = across(self, "sum", self.load(total, typ=vector), dtype)
         if sink is None:
             return found
-        return builder.fadd(found, builder.extract_element(power(sink), const(0)))
+        return self.fadd(found, self.extract_element(power(sink), const(0)))
 
     def _masked(
         self, value: ir.Value, mask: ir.Value, number: ir.Value, lanes: ir.Value | None
     ) -> ir.Value:
         """Scores with a row of the mask, from a number of elements on: an addend, or booleans."""
-        builder = self.builder
         if self.mask != BOOL:
-            place = at(builder, mask, builder.mul(number, const(self.size)))
-            return builder.fadd(value, self._load(place, lanes))
+            place = self.at(mask, number, self.size)
+            return self.fadd(value, self._load(place, lanes))
         octets = ir.VectorType(I8, self.lanes)
-        place = at(builder, mask, number)
-        given = load_lanes(builder, place, octets, 1, lanes)
-        shown = builder.icmp_unsigned("!=", given, ir.Constant(octets, None))
-        return builder.select(shown, value, self.hidden)
+        place = self.at(mask, number)
+        given = load_lanes(self, place, octets, 1, lanes)
+        shown = self.icmp_unsigned("!=", given, ir.Constant(octets, None))
+        return self.select(shown, value, self.hidden)
 
     def _cleared(self, row: ir.Value, begin: ir.Value, end: ir.Value) -> None:
         """Clear weights of a row."""
@@ -439,16 +403,15 @@ class _Emission:
     def _divided(self, row: ir.Value, total: ir.Value) -> None:
         """Divide a row of the result by the sum of its weights, which is zero if it sees no key,
         and NaN if its softmax is."""
-        builder = self.builder
         one, zero = (ir.Constant(self.element, x) for x in (1.0, 0.0))
-        blind = builder.fcmp_ordered("==", total, zero)
-        factor = builder.select(blind, zero, builder.fdiv(one, total))
-        factors = splat(builder, factor, self.lanes)
-        broken = builder.fcmp_unordered("uno", total, total)
+        blind = self.fcmp_ordered("==", total, zero)
+        factor = self.select(blind, zero, self.fdiv(one, total))
+        factors = self.splat(factor, self.lanes)
+        broken = self.fcmp_unordered("uno", total, total)
 
         def divide(place: ir.Value, number: ir.Value, lanes: ir.Value | None) -> None:
-            value = builder.fmul(self._load(place, lanes), factors)
-            self._store(builder.select(broken, self.broken, value), place, lanes)
+            value = self.fmul(self._load(place, lanes), factors)
+            self._store(self.select(broken, self.broken, value), place, lanes)
 
         self._along(row, const(0), self.dim(Attention.COLUMNS), divide)
 
@@ -458,24 +421,24 @@ class _Emission:
     ) -> None:  # fmt: skip
         """`body(place, number, mask)` for each vector of the elements `begin .. end - 1` of a row,
         the last one under a mask; `number` is that of its first element."""
-        builder, lanes = self.builder, self.lanes
+        lanes = self.lanes
 
         def vector(base: ir.Value, count: ir.Value | None) -> None:
-            place = at(builder, row, builder.mul(base, const(self.size)))
-            body(place, base, mask_of(builder, count, lanes))
+            place = self.at(row, base, self.size)
+            body(place, base, mask_of(self, count, lanes))
 
-        by_vectors(builder, begin, end, lanes, vector)
+        by_vectors(self, begin, end, lanes, vector)
 
     def _load(self, place: ir.Value, mask: ir.Value | None) -> ir.Value:
-        return load_lanes(self.builder, place, self.vector, self.size, mask)
+        return load_lanes(self, place, self.vector, self.size, mask)
 
     def _store(self, value: ir.Value, place: ir.Value, mask: ir.Value | None) -> None:
-        store_lanes(self.builder, value, place, self.size, mask)
+        store_lanes(self, value, place, self.size, mask)
 
     def _store_halves(
         self, value: ir.Value, row: ir.Value, number: ir.Value, mask: ir.Value | None
     ) -> None:
         """Store bfloat16 as the elements of a row from a number on."""
         size = BFLOAT16.itemsize
-        place = at(self.builder, row, self.builder.mul(number, const(size)))
-        store_lanes(self.builder, value, place, size, mask)
+        place = self.at(row, number, size)
+        store_lanes(self, value, place, size, mask)

@@ -24,11 +24,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from ftuner.core.gpu.attention import (
-    MIN_BLOCK,
-    AttentionForm,
-    AttentionTile,
-)
+from ftuner.core.gpu.attention import MIN_BLOCK, AttentionForm, AttentionTile
 from ftuner.core.gpu.schedule import LINE_BYTES
 from ftuner.core.gpu.tile import SPECIALISED_REGISTERS
 from ftuner.cost.gpu.tile import (

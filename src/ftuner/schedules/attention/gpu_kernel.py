@@ -34,12 +34,7 @@ from ftuner.schedules.attention.gpu_kernel_operands import (
     masked,
     pieces,
 )
-from ftuner.schedules.attention.gpu_kernel_places import (
-    SEARCH,
-    place_lines,
-    range_lines,
-    row_count,
-)
+from ftuner.schedules.attention.gpu_kernel_places import SEARCH, place_lines, range_lines, row_count
 from ftuner.schedules.attention.gpu_kernel_specialised import specialised_source
 
 _CONSTANTS = """

@@ -19,9 +19,8 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir.accumulators import Parts, accumulator_of, reduced_lanes
-from ftuner.codegen.llvm.ir.builder import I1, I64, const, minimum, scalar_type, splat, variable
+from ftuner.codegen.llvm.ir.builder import I1, I64, const, scalar_type
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, mask_of
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.access import Kernel, outer_steps
 from ftuner.core.cpu.schedule import Schedule, chains_of, kept_in_result, looked_up
@@ -67,10 +66,10 @@ class _Emission(Frame):
         vector = schedule.vector
         blocks = vector is not None and not schedule.tasks and vector < len(kernel.kept)
         if blocks:
-            with counted_loop(builder, self.begin, self.end) as task:
-                first = builder.mul(task, const(schedule.block))
+            with builder.counted_loop(self.begin, self.end) as task:
+                first = builder.mul(task, schedule.block)
                 extent = self.dim(kernel.axes[schedule.along])
-                last = minimum(builder, builder.add(first, const(schedule.block)), extent)
+                last = builder.minimum(builder.add(first, schedule.block), extent)
                 self._kept_vectors({}, first, last)
         else:
             axes, count = schedule.tasks, builder.sub(self.end, self.begin)
@@ -83,8 +82,8 @@ class _Emission(Frame):
                     self._by_inside(Place(index, None), self._element)
                 return following(self, digits)
 
-            with builder.if_then(builder.icmp_signed(">", count, const(0))):
-                carried_loop(builder, count, digits_of(self, self.begin), of_digits, some=True)
+            with builder.if_then(builder.icmp_signed(">", count, 0)):
+                builder.carried_loop(count, digits_of(self, self.begin), of_digits, some=True)
         builder.ret_void()
 
     def _kept_vectors(self, index: Mapping[int, ir.Value], first: ir.Value, last: ir.Value) -> None:
@@ -114,20 +113,20 @@ class _Emission(Frame):
             self._by_inside(place, self._element)
 
         low, high = inner(self, task, along, first, last)
-        enough = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
+        enough = builder.icmp_signed(">=", builder.sub(high, low), lanes)
         low, high = (builder.select(enough, x, first) for x in (low, high))
         with builder.if_then(enough, likely=True):
             by_whole_vectors(builder, low, high, lanes, inside)
-        with counted_loop(builder, 0, 2) as side:
-            before = builder.icmp_signed("==", side, const(0))
+        with builder.counted_loop(0, 2) as side:
+            before = builder.icmp_signed("==", side, 0)
             begin, end = builder.select(before, first, high), builder.select(before, low, last)
-            enough = builder.icmp_signed(">", builder.sub(end, begin), const(MOST_SINGLE))
+            enough = builder.icmp_signed(">", builder.sub(end, begin), MOST_SINGLE)
             with builder.if_else(enough, likely=False) as (many, few):
-                with many, counted_loop(builder, begin, end, lanes) as base:
-                    count = minimum(builder, builder.sub(end, base), const(lanes))
+                with many, builder.counted_loop(begin, end, lanes) as base:
+                    count = builder.minimum(builder.sub(end, base), lanes)
                     part = Lanes(base, mask_of(builder, count, lanes), count)
                     self._element(replace(task, lanes=part))
-                with few, counted_loop(builder, begin, end) as i:
+                with few, builder.counted_loop(begin, end) as i:
                     self._element(replace(task, index={**task.index, vector: i}))
 
     def _by_vectors(
@@ -155,7 +154,7 @@ class _Emission(Frame):
             first, count = const(0), self.dim(extent)
             if axis == self.schedule.vector and place.lanes is not None:
                 first, count = place.lanes.base, place.lanes.count or const(self.schedule.lanes)
-            ends[axis] = first, builder.sub(builder.add(first, count), const(1))
+            ends[axis] = first, builder.sub(builder.add(first, count), 1)
         all_hold: ir.Value = ir.Constant(I1, 1)
         for condition in left:
             nearer = self.slopes[condition]
@@ -230,7 +229,7 @@ class _Emission(Frame):
             index = dict(place.index)
             for axis in inner[: len(inner) - len(written)]:
                 extent = self.dim(kernel.axes[axis]) if count is None else count
-                index[axis] = loops.enter_context(counted_loop(self.builder, 0, extent))
+                index[axis] = loops.enter_context(self.builder.counted_loop(0, extent))
             last = inner[len(inner) - len(written) :]
             for numbers in itertools.product(*map(range, written)):
                 index |= {axis: const(n) for axis, n in zip(last, numbers, strict=True)}
@@ -246,10 +245,10 @@ class _Emission(Frame):
         extent, first, step = self.dim(kernel.axes[vector]), const(0), chains * lanes
         if chains > 1:
             known = isinstance(extent, ir.Constant)
-            first = const(extent.constant & -step) if known else builder.and_(extent, const(-step))
-            with counted_loop(builder, 0, first, step) as base:
+            first = const(extent.constant & -step) if known else builder.and_(extent, -step)
+            with builder.counted_loop(0, first, step) as base:
                 for chain in range(chains):
-                    own = Lanes(builder.add(base, const(chain * lanes)), None, None, chain)
+                    own = Lanes(builder.add(base, chain * lanes), None, None, chain)
                     body(replace(place, lanes=own))
         self._by_vectors(first, extent, lambda lanes: body(replace(place, lanes=lanes)))
 
@@ -275,7 +274,7 @@ class _Emission(Frame):
         nothing = accumulator.neutral_element()
         chains = chains_of(self.kernel, self.schedule, stage)
         totals = [
-            [variable(builder, constant, 64) for constant in accumulator.start()]
+            [builder.variable(constant, 64) for constant in accumulator.start()]
             for _ in range(chains)
         ]
 
@@ -292,7 +291,7 @@ class _Emission(Frame):
                 step, result = kept
                 values.store(result, step)
             if lanes and not elements.lanes_of(value):
-                value = splat(builder, value, lanes)
+                value = builder.splat(value, lanes)
             if across and inner.lanes is not None and inner.lanes.mask is not None:
                 value = builder.select(inner.lanes.mask, value, nothing)
             chain = 0 if inner.lanes is None else inner.lanes.chain
@@ -322,13 +321,13 @@ class _Emission(Frame):
         type_ = scalar_type(dtype)
         if place.lanes is not None:
             type_ = ir.VectorType(type_, self.schedule.lanes)
-        total = variable(builder, elements.neutral(stage.combine, type_, dtype), 64)
+        total = builder.variable(elements.neutral(stage.combine, type_, dtype), 64)
 
         def advance(inner: Place) -> None:
             before = builder.load(total, typ=type_)
             value = Values(self, inner).value(stage.value)
             if place.lanes is not None and not elements.lanes_of(value):
-                value = splat(builder, value, self.schedule.lanes)
+                value = builder.splat(value, self.schedule.lanes)
             after = elements.combine(builder, stage.combine, before, value, dtype)
             builder.store(after, total)
             seen = after if stage.last else before
@@ -347,16 +346,16 @@ class _Emission(Frame):
         type_, where = scalar_type(dtype), I64
         if lanes:
             type_, where = ir.VectorType(type_, lanes), ir.VectorType(I64, lanes)
-        best = variable(builder, elements.neutral(kind, type_, dtype), 64)
-        position = variable(builder, elements.zero(where), 64)
+        best = builder.variable(elements.neutral(kind, type_, dtype), 64)
+        position = builder.variable(elements.zero(where), 64)
         (axis,) = range(len(self.kernel.kept), len(self.kernel.axes))
 
         def compare(inner: Place) -> None:
             value = Values(self, inner).value(stage.value)
             at = inner.index[axis]
             if lanes:
-                value = value if elements.lanes_of(value) else splat(builder, value, lanes)
-                at = splat(builder, at, lanes)
+                value = value if elements.lanes_of(value) else builder.splat(value, lanes)
+                at = builder.splat(at, lanes)
             before = builder.load(best, typ=type_)
             # The first NaN is the largest and the smallest, as NumPy has it.
             sides = (before, value) if stage.last else (value, before)

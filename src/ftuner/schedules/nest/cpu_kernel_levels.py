@@ -15,7 +15,7 @@ from functools import reduce
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I32, joined, splat
+from ftuner.codegen.llvm.ir.builder import I32, IRBuilder
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import FLOAT32, INT8, UINT8
 from ftuner.core.frozen import dataclass
@@ -75,7 +75,7 @@ def levels_at(steps: Sequence[Step], number: int) -> Levels | None:
 
 
 def shifted_levels(
-    builder: ir.IRBuilder, levels: Levels, value: Callable[[int], ir.Value], fused: bool
+    builder: IRBuilder, levels: Levels, value: Callable[[int], ir.Value], fused: bool
 ) -> ir.Value:
     """The levels plus `SHIFT`, as floats. NaN has the level zero, as where it is converted.
     `value`: of a step; `fused`: whether the target has a fused multiply-add."""
@@ -85,7 +85,7 @@ def shifted_levels(
     lanes = max(elements.lanes_of(v) for v in (x, zero, divisor) if v is not None)
 
     def wide(v: ir.Value) -> ir.Value:
-        return splat(builder, v, lanes) if lanes and not elements.lanes_of(v) else v
+        return builder.splat(v, lanes) if lanes and not elements.lanes_of(v) else v
 
     def limited(v: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
         """NaN becomes `low`."""
@@ -139,20 +139,20 @@ def shifted_levels(
         for side, form in zip(sides, (as_usual, as_written), strict=True):
             with side:
                 found.append((form(), builder.block))
-    return joined(builder, *zip(*found, strict=True))
+    return builder.joined(*zip(*found, strict=True))
 
 
-def as_bytes(builder: ir.IRBuilder, shifted: ir.Value) -> ir.Value:
+def as_bytes(builder: IRBuilder, shifted: ir.Value) -> ir.Value:
     """The levels in eight bits."""
     bits = builder.bitcast(shifted, elements.like(shifted.type, I32))
     return builder.trunc(bits, elements.like(shifted.type, ir.IntType(8)))
 
 
-def as_floats(builder: ir.IRBuilder, shifted: ir.Value) -> ir.Value:
+def as_floats(builder: IRBuilder, shifted: ir.Value) -> ir.Value:
     return builder.fsub(shifted, elements.number(shifted.type, SHIFT))
 
 
-def _without_nan(builder: ir.IRBuilder, x: ir.Value, shifted: ir.Value) -> ir.Value:
+def _without_nan(builder: IRBuilder, x: ir.Value, shifted: ir.Value) -> ir.Value:
     """Zero levels where x is NaN."""
     ordered = builder.fcmp_ordered("ord", x, x)
     return builder.select(ordered, shifted, elements.number(shifted.type, SHIFT))

@@ -11,23 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    const,
-    intrinsic,
-    maximum,
-    minimum,
-    reserve,
-    splat,
-    type_suffix,
-)
+from ftuner.codegen.llvm.ir.builder import I32, I64, const, intrinsic, type_suffix
 from ftuner.codegen.llvm.ir.lanes import by_vectors, by_whole_vectors, lanes_below, mask_of
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.core.access import needs, outer_steps
 from ftuner.core.frozen import dataclass
 from ftuner.hardware.isa import InstructionSet
@@ -96,8 +85,8 @@ class Lookups:
     def _blocks(self, emit: Callable[[_Block, ir.Value], None]) -> None:
         """Emit blocks of tasks; `emit` gets a block and its number of tasks."""
         frame, builder = self._frame, self._frame.builder
-        with counted_loop(builder, frame.begin, frame.end, TOGETHER) as first:
-            count = minimum(builder, builder.sub(frame.end, first), const(TOGETHER))
+        with builder.counted_loop(frame.begin, frame.end, TOGETHER) as first:
+            count = builder.minimum(builder.sub(frame.end, first), TOGETHER)
             emit(self._block(first, count), count)
 
     def _lines(self, block: _Block, count: ir.Value) -> None:
@@ -116,14 +105,14 @@ class Lookups:
         frame, builder, lanes = self._frame, self._frame.builder, self._frame.schedule.lanes
         begin, extent = const(0), frame.dim(frame.kernel.axes[self._vector])
         low, high = inner(frame, Place({}, None), frame.slopes, begin, extent)
-        last = builder.sub(extent, const(lanes))
-        few = builder.icmp_signed(">=", builder.sub(high, low), const(lanes))
-        few = builder.and_(few, builder.icmp_signed("<=", low, const(lanes)))
+        last = builder.sub(extent, lanes)
+        few = builder.icmp_signed(">=", builder.sub(high, low), lanes)
+        few = builder.and_(few, builder.icmp_signed("<=", low, lanes))
         few = builder.and_(few, builder.icmp_signed(">=", high, last))
 
         def rows(places: Sequence[Place]) -> None:
             def of_block(block: _Block, count: ir.Value) -> None:
-                with counted_loop(builder, 0, count) as number:
+                with builder.counted_loop(0, count) as number:
                     task = self._task(block, number)
                     for place in places:
                         self._store(_joined(place, task))
@@ -173,13 +162,13 @@ class Lookups:
             index = dict(zip(frame.schedule.tasks, digits, strict=True))
             values = Values(frame, Place(index, None))
             for value in (*digits, *(values.value(step) for step in self._of_tasks)):
-                array = reserve(builder, ir.ArrayType(value.type, TOGETHER))
+                array = builder.reserve(ir.ArrayType(value.type, TOGETHER))
                 builder.store(value, builder.gep(array, [number], source_etype=value.type))
                 arrays.append((array, value.type))
-            return [builder.add(number, const(1)), *following(frame, digits)]
+            return [builder.add(number, 1), *following(frame, digits)]
 
         start = [const(0), *digits_of(frame, first)]
-        carried_loop(builder, count, start, of_task, some=True)
+        builder.carried_loop(count, start, of_task, some=True)
         return arrays
 
     def _along_of(self, lanes: Lanes) -> Place:
@@ -194,7 +183,7 @@ class Lookups:
         builder, along = self._frame.builder, self._along_of(lanes)
 
         def of_tasks(place: Place) -> None:
-            with counted_loop(builder, 0, count) as number:
+            with builder.counted_loop(0, count) as number:
                 task = self._task(block, number)
                 self._store(_joined(place, task))
 
@@ -239,16 +228,16 @@ class Lookups:
                 [self._extreme(apart[number], which) for number in numbers]
                 for which in ("smin", "smax")
             )
-            low = reduce(partial(minimum, builder), lows)
-            last = builder.sub(reduce(partial(maximum, builder), highs), low)
+            low = reduce(builder.minimum, lows)
+            last = builder.sub(reduce(builder.maximum, highs), low)
             found |= {number: _Reach(apart[number], low, last) for number in numbers}
         return found
 
     def _within(self, reaches: Iterable[_Reach], parts: int) -> ir.Value:
         """Whether all lanes of loads are within some vectors of memory."""
         builder = self._frame.builder
-        last = reduce(partial(maximum, builder), (reach.last for reach in reaches))
-        return builder.icmp_signed("<", last, const(parts * self._frame.schedule.lanes))
+        last = reduce(builder.maximum, (reach.last for reach in reaches))
+        return builder.icmp_signed("<", last, parts * self._frame.schedule.lanes)
 
     def _looking(self, place: Place, reaches: Mapping[int, _Reach], parts: int) -> Place:
         """A place at which loads look their lanes up in some vectors of memory."""
@@ -262,11 +251,11 @@ class Lookups:
 
     def _window(self, reach: _Reach, parts: int) -> Window:
         builder, lanes = self._frame.builder, self._frame.schedule.lanes
-        from_low = builder.sub(reach.apart, splat(builder, reach.low, lanes))
+        from_low = builder.sub(reach.apart, builder.splat(reach.low, lanes))
         numbers = builder.trunc(from_low, ir.VectorType(I32, lanes))
         masks, above = [], []
         for part in range(parts):
-            left = builder.sub(reach.last, const(part * lanes - 1))
+            left = builder.sub(reach.last, part * lanes - 1)
             masks.append(lanes_below(builder, left, lanes))
             if part:
                 first = ir.Constant(numbers.type, [part * lanes] * lanes)

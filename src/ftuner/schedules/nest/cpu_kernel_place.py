@@ -9,7 +9,7 @@ from dataclasses import field
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I64, at, const, intrinsic, pointer_slot, reserve, slot
+from ftuner.codegen.llvm.ir.builder import I64, IRBuilder, const, intrinsic
 from ftuner.codegen.llvm.ir.byte_tables import loaded_table
 from ftuner.codegen.llvm.ir.lanes import load_lanes
 from ftuner.core.access import Kernel, guards, slopes
@@ -35,13 +35,13 @@ class Frame:
         self.fused, self.shuffles = fused, shuffles
         self.module = function.module
         buffers, dims, self.status, _, self.begin, self.end = function.args
-        self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
-        self.parameters = {dim: slot(builder, dims, i) for i, dim in enumerate(kernel.parameters())}
+        self.builder = builder = IRBuilder(function.append_basic_block("entry"))
+        self.parameters = {dim: builder.slot(dims, i) for i, dim in enumerate(kernel.parameters())}
         # Operands are numbered as in the nest; results follow them.
         numbers = operand_numbers(kernel)
-        self.operands = {n: pointer_slot(builder, buffers, i) for i, n in enumerate(numbers)}
+        self.operands = {n: builder.pointer_slot(buffers, i) for i, n in enumerate(numbers)}
         self.results = [
-            pointer_slot(builder, buffers, len(numbers) + i) for i in range(len(kernel.values))
+            builder.pointer_slot(buffers, len(numbers) + i) for i in range(len(kernel.values))
         ]
         self.guards = guards(kernel, necessary=True)
         # The others hold or not for all of a vector and of a reduction.
@@ -62,7 +62,7 @@ class Frame:
         """The address of zeros, for loads outside their guards: as many as a vector reaches."""
         if self._nothing is None:
             type_ = ir.VectorType(I64, max(self.schedule.lanes, 1) * MOST_APART)
-            self._nothing = reserve(self.builder, type_)
+            self._nothing = self.builder.reserve(type_)
             with self.builder.goto_entry_block():
                 self.builder.store(elements.zero(type_), self._nothing)
         return self._nothing
@@ -106,16 +106,14 @@ class Window:
     permute: str
     """As in `InstructionSet`."""
 
-    def picked(
-        self, builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int
-    ) -> ir.Value:
+    def picked(self, builder: IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
         """The lanes of a load of elements of 4 bytes, of which the lowest is at `address`."""
         lanes = self.numbers.type.count
         vector, floats = ir.VectorType(kind, lanes), ir.VectorType(ir.FloatType(), lanes)
         function = intrinsic(builder.module, self.permute, floats, [floats, self.numbers.type])
         found: ir.Value | None = None
         for part, mask in enumerate(self.masks):
-            place = at(builder, address, part * lanes * align)
+            place = builder.at(address, part * lanes * align)
             loaded = load_lanes(builder, place, vector, align, mask)
             here = builder.call(function, [builder.bitcast(loaded, floats), self.numbers])
             found = here if found is None else builder.select(self.above[part - 1], here, found)

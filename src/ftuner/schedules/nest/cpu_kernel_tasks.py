@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import const, maximum, minimum
+from ftuner.codegen.llvm.ir.builder import const
 from ftuner.schedules.nest.cpu_kernel_place import Frame, Place
 from ftuner.schedules.nest.cpu_kernel_values import Values
 
@@ -33,7 +33,7 @@ def following(frame: Frame, digits: list[ir.Value]) -> list[ir.Value]:
         digit = builder.add(digits[position], carry)
         if position:
             over = builder.icmp_signed("==", digit, frame.dim(frame.kernel.axes[axes[position]]))
-            digit = builder.select(over, const(0), digit)
+            digit = builder.select(over, 0, digit)
             carry = builder.zext(over, carry.type)
         found.insert(0, digit)
     return found
@@ -49,21 +49,21 @@ def inner(
     for condition in sorted(along):
         nearer, step = frame.slopes[condition], kernel.steps[condition]
         worst = {
-            axis: builder.sub(frame.dim(extent), const(1)) if nearer[axis] < 0 else const(0)
+            axis: builder.sub(frame.dim(extent), 1) if nearer[axis] < 0 else const(0)
             for axis, extent in enumerate(kernel.axes)
         }
         values = Values(frame, replace(task, index={**worst, vector: const(0), **task.index}))
         x, y = (values.value(argument) for argument in step.arguments)
         room = builder.sub(y, x)
         if step.op == "less":
-            room = builder.sub(room, const(1))
+            room = builder.sub(room, 1)
         # It holds where room + slope * index >= 0.
         slope = abs(nearer[vector])
         if nearer[vector] > 0:
-            lacking = maximum(builder, builder.sub(const(0), room), const(0))
-            begin = builder.udiv(builder.add(lacking, const(slope - 1)), const(slope))
-            low = maximum(builder, low, begin)
+            lacking = builder.maximum(builder.sub(const(0), room), 0)
+            begin = builder.udiv(builder.add(lacking, slope - 1), slope)
+            low = builder.maximum(low, begin)
         else:
-            room = maximum(builder, builder.add(room, const(slope)), const(0))
-            high = minimum(builder, high, builder.udiv(room, const(slope)))
+            room = builder.maximum(builder.add(room, slope), 0)
+            high = builder.minimum(high, builder.udiv(room, slope))
     return low, high

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import at, const, splat, transpose
+from ftuner.codegen.llvm.ir.builder import const
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.core.access import Access
 from ftuner.core.cpu.schedule import exchanged_load
 from ftuner.schedules.nest.cpu_kernel_place import Frame, Lanes, Place
@@ -47,10 +46,10 @@ class Transposition:
         builder, frame, lanes = self._builder, self._frame, self._lanes
         axes, block = frame.kernel.axes, frame.schedule.block
         columns, rows = frame.dim(axes[self._vector]), frame.dim(axes[self._across])
-        blocks = builder.udiv(builder.add(columns, const(block - 1)), const(block))
-        with counted_loop(builder, frame.begin, frame.end) as task:
-            first = builder.mul(builder.urem(task, blocks), const(block))
-            last = builder.add(first, const(block))
+        blocks = builder.udiv(builder.add(columns, block - 1), block)
+        with builder.counted_loop(frame.begin, frame.end) as task:
+            first = builder.mul(builder.urem(task, blocks), block)
+            last = builder.add(first, block)
             last = builder.select(builder.icmp_signed("<", last, columns), last, columns)
             number = builder.udiv(task, blocks)
             index: dict[int, ir.Value] = {}
@@ -61,8 +60,8 @@ class Transposition:
             source = self._place(self._operand, self._access, index)
             target = self._place(frame.results[0], self._target, index)
             with (
-                counted_loop(builder, 0, rows, lanes) as row,
-                counted_loop(builder, first, last, lanes) as column,
+                builder.counted_loop(0, rows, lanes) as row,
+                builder.counted_loop(first, last, lanes) as column,
             ):
                 self._square(source, target, row, column, rows, last, index)
         builder.ret_void()
@@ -74,11 +73,11 @@ class Transposition:
         for axis, value in index.items():
             moved = builder.mul(value, frame.dim(access.coefficients[axis]))
             offset = builder.add(offset, moved)
-        return at(builder, base, builder.mul(offset, const(self._size)))
+        return builder.at(base, offset, self._size)
 
     def _bytes(self, access: Access, axis: int) -> ir.Value:
         """The distance of elements along an axis."""
-        return self._builder.mul(self._frame.dim(access.coefficients[axis]), const(self._size))
+        return self._builder.mul(self._frame.dim(access.coefficients[axis]), self._size)
 
     def _square(
         self, source: ir.Value, target: ir.Value, row: ir.Value, column: ir.Value,
@@ -90,53 +89,50 @@ class Transposition:
             self._bytes(self._access, self._vector),
             self._bytes(self._target, self._across),
         )
-        source = at(builder, source, builder.mul(row, size))
-        source = at(builder, source, builder.mul(column, apart))
-        target = at(builder, target, builder.mul(column, size))
-        target = at(builder, target, builder.mul(row, below))
+        source = builder.at(source, row, size)
+        source = builder.at(source, column, apart)
+        target = builder.at(target, column, size)
+        target = builder.at(target, row, below)
         left_rows, left_columns = builder.sub(rows, row), builder.sub(columns, column)
         whole = builder.and_(
-            builder.icmp_signed(">=", left_rows, const(lanes)),
-            builder.icmp_signed(">=", left_columns, const(lanes)),
+            builder.icmp_signed(">=", left_rows, lanes),
+            builder.icmp_signed(">=", left_columns, lanes),
         )
         with builder.if_else(whole, likely=True) as (all_, some):
             with all_:
                 loaded = [
-                    builder.load(
-                        at(builder, source, builder.mul(apart, const(i))), typ=self._type,
-                        align=self._size,
-                    )
+                    builder.load(builder.at(source, apart, i), typ=self._type, align=self._size)
                     for i in range(lanes)
-                ]  # fmt: skip
+                ]
                 # More rows are read side by side than prefetchers of the hardware follow.
                 ahead = const(SQUARES_AHEAD * lanes * self._size)
                 for i in range(lanes):
-                    place = at(builder, source, builder.mul(apart, const(i)))
-                    prefetch(builder, at(builder, place, ahead), L1)
-                for i, value in enumerate(transpose(builder, loaded, lanes)):
-                    own_row = {**index, self._across: builder.add(row, const(i))}
+                    place = builder.at(source, apart, i)
+                    prefetch(builder, builder.at(place, ahead), L1)
+                for i, value in enumerate(builder.transpose(loaded, lanes)):
+                    own_row = {**index, self._across: builder.add(row, i)}
                     value = self._computed(value, own_row, Lanes(column, None, None))
-                    place = at(builder, target, builder.mul(below, const(i)))
+                    place = builder.at(target, below, i)
                     builder.store(value, place, align=self._size)
             with some:
                 mask = lanes_below(builder, left_rows, lanes)
                 loaded = []
                 for i in range(lanes):
                     there = builder.icmp_signed("<", const(i), left_columns)
-                    own = builder.and_(mask, splat(builder, there, lanes))
+                    own = builder.and_(mask, builder.splat(there, lanes))
                     # Nothing is read or written there, but an address outside of memory is slow.
-                    place = at(builder, source, builder.mul(apart, const(i)))
+                    place = builder.at(source, apart, i)
                     place = builder.select(there, place, source)
                     loaded.append(load_lanes(builder, place, self._type, self._size, own))
                 mask = lanes_below(builder, left_columns, lanes)
-                for i, value in enumerate(transpose(builder, loaded, lanes)):
+                for i, value in enumerate(builder.transpose(loaded, lanes)):
                     there = builder.icmp_signed("<", const(i), left_rows)
-                    own = builder.and_(mask, splat(builder, there, lanes))
-                    own_row = builder.select(there, builder.add(row, const(i)), row)
+                    own = builder.and_(mask, builder.splat(there, lanes))
+                    own_row = builder.select(there, builder.add(row, i), row)
                     value = self._computed(
                         value, {**index, self._across: own_row}, Lanes(column, mask, left_columns)
                     )
-                    place = at(builder, target, builder.mul(below, const(i)))
+                    place = builder.at(target, below, i)
                     place = builder.select(there, place, target)
                     store_lanes(builder, value, place, self._size, own)
 

@@ -9,21 +9,9 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
 from ftuner.codegen.llvm.ir import random_numbers
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    I64,
-    any_lane,
-    const,
-    frozen,
-    interleave,
-    reserve,
-    scalar_type,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, const, scalar_type
 from ftuner.codegen.llvm.ir.byte_tables import looked_up
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_apart, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.vector_math import exp_flushed
 from ftuner.codegen.llvm.kernels.step import fail
 from ftuner.core.access import Access, affine_index, guards, terms
@@ -118,10 +106,10 @@ class Values:
         builder, count = self._builder, self._frame.schedule.lanes
         numbers = ir.Constant(ir.VectorType(I64, count), list(range(count)))
         if lanes.count is not None:
-            last = splat(builder, builder.sub(lanes.count, const(1)), count)
+            last = builder.splat(builder.sub(lanes.count, 1), count)
             inside = builder.icmp_signed("<", numbers, last)
             numbers = builder.select(inside, numbers, last)
-        return builder.add(splat(builder, lanes.base, count), numbers)
+        return builder.add(builder.splat(lanes.base, count), numbers)
 
     def _guard(self, number: int) -> ir.Value | None:
         """The condition under which a step is needed; None if it always is."""
@@ -150,7 +138,7 @@ class Values:
         lanes = self._place.lanes
         if lanes is not None and lanes.mask is not None and wrong.type == lanes.mask.type:
             wrong = builder.and_(wrong, lanes.mask)
-        with builder.if_then(any_lane(self._builder, wrong), likely=False):
+        with builder.if_then(self._builder.any_lane(wrong), likely=False):
             number = self._kernel.checks().index(text) + 1
             fail(builder, self._frame.status, number, wrong, given, extent)
         return builder.select(inside, index, none)
@@ -204,7 +192,7 @@ class Values:
             count = elements.lanes_of(value)
             factor = frame.dim(coefficient)
             if count:
-                factor = splat(builder, factor, count)
+                factor = builder.splat(factor, count)
             term = value if coefficient == 1 else builder.mul(value, factor)
             if not count:
                 offset = builder.add(offset, term)
@@ -228,7 +216,7 @@ class Values:
         offset, apart = self._offset(access, base=False)
         coefficient = 0 if vector is None else access.coefficients[vector]
         if coefficient != 0:
-            factor = splat(builder, self._frame.dim(coefficient), self._frame.schedule.lanes)
+            factor = builder.splat(self._frame.dim(coefficient), self._frame.schedule.lanes)
             along = builder.mul(self._index(self._frame.schedule.along), factor)
             apart = along if apart is None else builder.add(apart, along)
         assert apart is not None
@@ -244,7 +232,7 @@ class Values:
             return elements.from_memory(builder, value, dtype)
         guard = self._guard(number)
         # Where one lane is needed, so is what all lanes read alike.
-        needed = None if guard is None else any_lane(self._builder, guard)
+        needed = None if guard is None else self._builder.any_lane(guard)
         own = guard if guard is not None and elements.lanes_of(guard) else None
         step = 0 if lanes is None else self._step(access)
         offset, apart = self._offset(access, base=step is not None)
@@ -287,7 +275,7 @@ class Values:
         if needed is None:
             # Loads that differ in the scalar part alone share the offsets of their lanes.
             return self._gather(self._address(buffer, offset, dtype), apart, dtype)
-        offsets = builder.add(apart, splat(builder, offset, count))
+        offsets = builder.add(apart, builder.splat(offset, count))
         each = needed if own is None else own
         offsets = builder.select(each, offsets, elements.zero(offsets.type))
         return self._gather(self._chosen(needed, buffer), offsets, dtype)
@@ -348,21 +336,21 @@ class Values:
             return
         count = self._frame.schedule.lanes
         if not elements.lanes_of(value):
-            value = splat(builder, value, count)
+            value = builder.splat(value, count)
         coefficient = access.coefficients[self._frame.schedule.along]
         if coefficient == 1:
             address = self._address(buffer, offset, dtype)
             if kernel.combine:
                 before = load_lanes(builder, address, value.type, dtype.itemsize, lanes.mask)
-                before = frozen(builder, before)
+                before = builder.frozen(before)
                 value = elements.combine(builder, kernel.combine, before, value, dtype)
             store_lanes(builder, value, address, dtype.itemsize, lanes.mask)
             return
-        scratch = reserve(builder, value.type)
+        scratch = builder.reserve(value.type)
         builder.store(value, scratch)
         element = elements.memory_type(dtype)
         last = const(count) if lanes.count is None else lanes.count
-        with counted_loop(builder, 0, last) as lane:
+        with builder.counted_loop(0, last) as lane:
             place = builder.gep(scratch, [lane], source_etype=element)
             moved = builder.add(offset, builder.mul(lane, self._frame.dim(coefficient)))
             one = builder.load(place, typ=element)
@@ -376,8 +364,8 @@ class Values:
         if vector is None or target.coefficients[vector] != 1:
             return None
         address = self._address(self._frame.results[0], self._offset(target, base=True)[0], dtype)
-        number = builder.udiv(builder.ptrtoint(address, I64), const(dtype.itemsize))
-        after = builder.and_(number, const(schedule.lanes - 1))
+        number = builder.udiv(builder.ptrtoint(address, I64), dtype.itemsize)
+        after = builder.and_(number, schedule.lanes - 1)
         return builder.sub(const(schedule.lanes), after)
 
     def _mask_of_part(self, lanes: ir.Value, vectors: int, part: int) -> ir.Value:
@@ -385,7 +373,7 @@ class Values:
         builder, count = self._builder, self._frame.schedule.lanes
         if isinstance(lanes, ir.Constant):
             return lanes_below(builder, const(lanes.constant * vectors - part * count), count)
-        left = builder.sub(builder.mul(lanes, const(vectors)), const(part * count))
+        left = builder.sub(builder.mul(lanes, vectors), part * count)
         return lanes_below(builder, left, count)
 
     def store_interleaved(self, result: int, others: Sequence[Values]) -> None:
@@ -398,11 +386,11 @@ class Values:
         vectors = []
         for place in (self, *others):
             value = elements.to_memory(builder, place.value(number), dtype)
-            vectors.append(value if elements.lanes_of(value) else splat(builder, value, count))
+            vectors.append(value if elements.lanes_of(value) else builder.splat(value, count))
         offset, apart = self._offset(kernel.targets[result], base=True)
         assert apart is None, "vectors of results have affine offsets"
-        for part, value in enumerate(interleave(builder, vectors)):
-            here = builder.add(offset, const(part * count))
+        for part, value in enumerate(builder.interleave(vectors)):
+            here = builder.add(offset, part * count)
             address = self._address(self._frame.results[result], here, dtype)
             mask = None
             if lanes.count is not None:

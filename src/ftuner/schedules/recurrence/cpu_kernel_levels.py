@@ -11,8 +11,8 @@ from __future__ import annotations
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I16, I32, at, const, reserve, scalar_type, shuffle, splat
-from ftuner.codegen.llvm.ir.loops import Rows, counted_loop
+from ftuner.codegen.llvm.ir.builder import I16, I32, IRBuilder, const, scalar_type
+from ftuner.codegen.llvm.ir.rows import Rows
 from ftuner.codegen.llvm.native.records import LevelPanel
 from ftuner.core.dtype import FLOAT32, INT16
 
@@ -25,70 +25,70 @@ _TILES = (4, 2), (1, LevelPanel.VECTORS)
 Rows that are left over are computed alone."""
 
 
-def whole(builder: ir.IRBuilder, count: ir.Value, unit: int) -> ir.Value:
+def whole(builder: IRBuilder, count: ir.Value, unit: int) -> ir.Value:
     """A count rounded up to a multiple of a power of two."""
-    return builder.and_(builder.add(count, const(unit - 1)), const(-unit))
+    return builder.and_(builder.add(count, unit - 1), -unit)
 
 
-def emit_levels(builder: ir.IRBuilder, value: ir.Value, row: ir.Value, k: ir.Value) -> None:
+def emit_levels(builder: IRBuilder, value: ir.Value, row: ir.Value, k: ir.Value) -> None:
     """Store a vector of floats that are levels, those of the k steps from `k` on."""
     words = elements.cast(builder, value, FLOAT32, INT16)
     order = [lane & ~3 | _ORDER[lane & 3] for lane in range(elements.lanes_of(words))]
     place = builder.gep(row, [k], source_etype=I16)
-    builder.store(shuffle(builder, words, words, order), place, align=INT16.itemsize)
+    builder.store(builder.shuffle(words, words, order), place, align=INT16.itemsize)
 
 
 def emit_level_panel(
-    builder: ir.IRBuilder, rows: ir.Value, k: ir.Value, a: Rows, panel: ir.Value,
+    builder: IRBuilder, rows: ir.Value, k: ir.Value, a: Rows, panel: ir.Value,
     c: tuple[ir.Value, ir.Value], lanes: int,
 ) -> None:  # fmt: skip
     """Multiply rows of `k` levels by one panel, and store the sums as floats. `c`: the address of
     the first sum, and the bytes between rows."""
     done: ir.Value = const(0)
     for height, vectors in _TILES:
-        end = builder.sub(rows, builder.urem(builder.sub(rows, done), const(height)))
+        end = builder.sub(rows, builder.urem(builder.sub(rows, done), height))
         vector_bytes = const(vectors * lanes * LevelPanel.STEPS)
         with (
-            counted_loop(builder, done, end, height) as row,
-            counted_loop(builder, 0, LevelPanel.VECTORS // vectors) as part,
+            builder.counted_loop(done, end, height) as row,
+            builder.counted_loop(0, LevelPanel.VECTORS // vectors) as part,
         ):
-            state = Rows(at(builder, a.first, builder.mul(row, a.stride)), a.stride)
+            state = Rows(builder.at(a.first, row, a.stride), a.stride)
             offset = builder.mul(part, vector_bytes)
             target = builder.add(builder.mul(row, c[1]), offset)
-            target = at(builder, c[0], target), c[1]
-            _emit_tile(builder, (height, vectors), k, state, at(builder, panel, offset), target,
+            target = builder.at(c[0], target), c[1]
+            _emit_tile(builder, (height, vectors), k, state, builder.at(panel, offset), target,
                        lanes)  # fmt: skip
         done = end
 
 
 def _emit_tile(
-    builder: ir.IRBuilder, tile: tuple[int, int], k: ir.Value, a: Rows, panel: ir.Value,
+    builder: IRBuilder, tile: tuple[int, int], k: ir.Value, a: Rows, panel: ir.Value,
     c: tuple[ir.Value, ir.Value], lanes: int,
 ) -> None:  # fmt: skip
     """The sums of some rows by some vectors of a panel."""
     height, vectors = tile
     words, ints = ir.VectorType(I16, 2 * lanes), ir.VectorType(I32, lanes)
-    places = splat(builder, ir.Constant(I16, 8), words.count)
+    places = builder.splat(ir.Constant(I16, 8), words.count)
     vector_bytes = lanes * LevelPanel.STEPS
-    groups = builder.lshr(whole(builder, k, LevelPanel.STEPS), const(2))
-    totals = [[reserve(builder, ints) for _ in range(vectors)] for _ in range(height)]
+    groups = builder.lshr(whole(builder, k, LevelPanel.STEPS), 2)
+    totals = [[builder.reserve(ints) for _ in range(vectors)] for _ in range(height)]
     for total in (total for row in totals for total in row):
         builder.store(elements.zero(ints), total)
-    with counted_loop(builder, 0, groups) as group:
+    with builder.counted_loop(0, groups) as group:
         weights = []
-        first = builder.mul(group, const(LevelPanel.VECTORS * vector_bytes))
-        first = at(builder, panel, first)
+        first = builder.mul(group, LevelPanel.VECTORS * vector_bytes)
+        first = builder.at(panel, first)
         for number in range(vectors):
-            both = builder.load(at(builder, first, number * vector_bytes), typ=words, align=4)
+            both = builder.load(builder.at(first, number * vector_bytes), typ=words, align=4)
             low = builder.ashr(builder.shl(both, places), places)
             weights.append((low, builder.ashr(both, places)))
         for row, sums in enumerate(totals):
-            here = builder.mul(a.stride, const(row))
-            here = builder.add(here, builder.mul(group, const(2 * I32_BYTES)))
-            here = at(builder, a.first, here)
+            here = builder.mul(a.stride, row)
+            here = builder.add(here, builder.mul(group, 2 * I32_BYTES))
+            here = builder.at(a.first, here)
             even, odd = (
-                builder.bitcast(splat(builder, builder.load(place, typ=I32, align=2), lanes), words)
-                for place in (here, at(builder, here, I32_BYTES))
+                builder.bitcast(builder.splat(builder.load(place, typ=I32, align=2), lanes), words)
+                for place in (here, builder.at(here, I32_BYTES))
             )
             for total, (low, high) in zip(sums, weights, strict=True):
                 found = _pair_sums(builder, low, even), _pair_sums(builder, high, odd)
@@ -96,16 +96,16 @@ def _emit_tile(
                 builder.store(builder.add(before, builder.add(*found)), total)
     vector = ir.VectorType(scalar_type(FLOAT32), lanes)
     for row, sums in enumerate(totals):
-        target = at(builder, c[0], builder.mul(c[1], const(row)))
+        target = builder.at(c[0], c[1], row)
         for number, total in enumerate(sums):
             value = builder.sitofp(builder.load(total, typ=ints), vector)
-            place = at(builder, target, number * lanes * FLOAT32.itemsize)
+            place = builder.at(target, number * lanes * FLOAT32.itemsize)
             builder.store(value, place, align=FLOAT32.itemsize)
 
 
-def _pair_sums(builder: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+def _pair_sums(builder: IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
     """The products of 16-bit integers, each two neighbours added up, in 32 bits."""
     wide = ir.VectorType(I32, x.type.count)
     products = builder.mul(builder.sext(x, wide), builder.sext(y, wide))
-    even, odd = (shuffle(builder, products, products, range(n, x.type.count, 2)) for n in (0, 1))
+    even, odd = (builder.shuffle(products, products, range(n, x.type.count, 2)) for n in (0, 1))
     return builder.add(even, odd)

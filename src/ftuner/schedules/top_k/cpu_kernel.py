@@ -17,20 +17,8 @@ from collections.abc import Callable
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    any_lane,
-    begun,
-    const,
-    pointer_slot,
-    reserve,
-    slot,
-    splat,
-    variable,
-)
+from ftuner.codegen.llvm.ir.builder import I32, I64, IRBuilder, begun, const
 from ftuner.codegen.llvm.ir.functions import number
-from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
@@ -47,20 +35,20 @@ def emit(
     """Add the kernel to a module. `has_keys`: whether there is memory for keys. A heap finds
     `heap_most` elements or fewer, and more if a row has over `heap_share` times as many."""
     builder, (buffers, dims, _, _, begin, end) = begun(module, STEP_KERNEL_TYPE, symbol)
-    operand, values, positions = (pointer_slot(builder, buffers, i) for i in range(3))
-    count, wanted, step, offset = (slot(builder, dims, i) for i in range(4))
+    operand, values, positions = builder.pointer_slots(buffers, *range(3))
+    count, wanted, step, offset = builder.slots(dims, *range(4))
     element = elements.memory_type(dtype)
     sort = None
     if has_keys:
-        keys = pointer_slot(builder, buffers, 3)
+        keys = builder.pointer_slot(buffers, 3)
         sort = _RadixSort(builder, dtype, largest, wanted)
-        many = builder.icmp_signed(">", wanted, const(heap_most))
-        near = builder.icmp_signed("<=", count, builder.mul(wanted, const(heap_share)))
+        many = builder.icmp_signed(">", wanted, heap_most)
+        near = builder.icmp_signed("<=", count, builder.mul(wanted, heap_share))
         # A key has 32 bits for the position.
-        fits = builder.icmp_signed("<", count, const(1 << 32))
+        fits = builder.icmp_signed("<", count, 1 << 32)
         sorts = builder.and_(fits, builder.and_(many, near))
 
-    with counted_loop(builder, begin, end) as task:
+    with builder.counted_loop(begin, end) as task:
         outer, inner = builder.udiv(task, step), builder.urem(task, step)
         place = builder.add(builder.mul(builder.mul(outer, count), step), inner)
         begins = builder.gep(operand, [builder.add(place, offset)], source_etype=element)
@@ -74,7 +62,7 @@ def emit(
         else:
             with builder.if_else(sorts) as (by_sort, by_heap):
                 with by_sort:
-                    own = builder.mul(task, builder.shl(wanted, const(1)))
+                    own = builder.mul(task, builder.shl(wanted, 1))
                     sort.fill(row, builder.gep(keys, [own], source_etype=I64), heap.put)
                 with by_heap:
                     heap.fill(row, wanted)
@@ -85,7 +73,7 @@ class _Row:
     """The elements of a row."""
 
     def __init__(
-        self, builder: ir.IRBuilder, first: ir.Value, count: ir.Value, step: ir.Value, dtype: DType
+        self, builder: IRBuilder, first: ir.Value, count: ir.Value, step: ir.Value, dtype: DType
     ) -> None:
         self._builder, self._first, self.count, self._step = builder, first, count, step
         self._element, self._align = elements.memory_type(dtype), dtype.itemsize
@@ -104,20 +92,20 @@ class _Row:
         """Emit `body` of each index and element, but for vectors of contiguous elements of which
         `may_count` says that none counts."""
         builder = self._builder
-        contiguous = builder.icmp_signed("==", self._step, const(1))
-        whole = builder.and_(builder.sub(end, begin), const(-LANES))
-        whole = builder.add(begin, builder.select(contiguous, whole, const(0)))
-        with counted_loop(builder, begin, whole, LANES) as first:
+        contiguous = builder.icmp_signed("==", self._step, 1)
+        whole = builder.and_(builder.sub(end, begin), -LANES)
+        whole = builder.add(begin, builder.select(contiguous, whole, 0))
+        with builder.counted_loop(begin, whole, LANES) as first:
             place = builder.gep(self._first, [first], source_etype=self._element)
             vector = ir.VectorType(self._element, LANES)
             several = builder.load(place, align=self._align, typ=vector)
-            after = builder.add(first, const(LANES))
+            after = builder.add(first, LANES)
             with (
-                builder.if_then(any_lane(builder, may_count(several))),
-                counted_loop(builder, first, after) as index,
+                builder.if_then(builder.any_lane(may_count(several))),
+                builder.counted_loop(first, after) as index,
             ):
                 body(index, self.at(index))
-        with counted_loop(builder, whole, end) as index:
+        with builder.counted_loop(whole, end) as index:
             body(index, self.at(index))
 
 
@@ -125,12 +113,10 @@ class _RadixSort:
     """The best elements of a row by the digits of their keys. The upper half of a key is the
     element as an integer that is the smaller the better, the lower half its position."""
 
-    def __init__(
-        self, builder: ir.IRBuilder, dtype: DType, largest: bool, wanted: ir.Value
-    ) -> None:
+    def __init__(self, builder: IRBuilder, dtype: DType, largest: bool, wanted: ir.Value) -> None:
         self._builder, self._dtype, self._largest, self._wanted = builder, dtype, largest, wanted
-        self._counts = [reserve(builder, ir.ArrayType(I32, 1 << bits)) for _, bits in DIGITS]
-        self._state = {name: reserve(builder, I64) for name in ("low", "high", "left", "found")}
+        self._counts = [builder.reserve(ir.ArrayType(I32, 1 << bits)) for _, bits in DIGITS]
+        self._state = {name: builder.reserve(I64) for name in ("low", "high", "left", "found")}
 
     def _get(self, name: str) -> ir.Value:
         return self._builder.load(self._state[name], typ=I64)
@@ -165,9 +151,9 @@ class _RadixSort:
         self._collect(row, keys)
         sources = [keys, builder.gep(keys, [self._wanted], source_etype=I64)]
         self._sort(sources)
-        with counted_loop(builder, 0, self._wanted) as number_:
+        with builder.counted_loop(0, self._wanted) as number_:
             key = builder.load(builder.gep(sources[1], [number_], source_etype=I64), typ=I64)
-            position = builder.and_(key, const((1 << 32) - 1))
+            position = builder.and_(key, (1 << 32) - 1)
             put(number_, row.at(position), position)
 
     def _select(self, row: _Row) -> None:
@@ -200,12 +186,12 @@ class _RadixSort:
         row.each(const(0), row.count, self._up_to(high), count)
 
     def _up_to(self, high: ir.Value) -> Callable[[ir.Value], ir.Value]:
-        bound = splat(self._builder, self._builder.trunc(high, I32), LANES)
+        bound = self._builder.splat(self._builder.trunc(high, I32), LANES)
         return lambda x: self._builder.icmp_unsigned("<=", self._order(x), bound)
 
     def _clear(self, counts: ir.Value, bits: int) -> None:
         zeros = number(ir.VectorType(I32, LANES), 0)
-        with counted_loop(self._builder, 0, 1 << bits, LANES) as first:
+        with self._builder.counted_loop(0, 1 << bits, LANES) as first:
             place = self._builder.gep(counts, [first], source_etype=I32)
             self._builder.store(zeros, place, align=64)
 
@@ -218,7 +204,7 @@ class _RadixSort:
     def _digit(self, counts: ir.Value, order: ir.Value, shift: int, bits: int) -> ir.Value:
         """The address of the count of a digit."""
         builder = self._builder
-        digit = builder.and_(builder.lshr(order, const(shift)), const((1 << bits) - 1))
+        digit = builder.and_(builder.lshr(order, shift), (1 << bits) - 1)
         return builder.gep(counts, [digit], source_etype=I32)
 
     def _walk(self, counts: ir.Value, shift: int) -> None:
@@ -237,16 +223,16 @@ class _RadixSort:
         builder.cbranch(builder.icmp_signed(">", left, here), go_on, done)
         builder.position_at_end(go_on)
         for phi, first, following in (
-            (digit, const(0), builder.add(digit, const(1))),
+            (digit, const(0), builder.add(digit, 1)),
             (left, start, builder.sub(left, here)),
         ):
             phi.add_incoming(first, before)
             phi.add_incoming(following, go_on)
         builder.branch(look)
         builder.position_at_end(done)
-        low = builder.add(self._get("low"), builder.shl(digit, const(shift)))
+        low = builder.add(self._get("low"), builder.shl(digit, shift))
         self._set("low", low)
-        self._set("high", builder.add(low, const((1 << shift) - 1)))
+        self._set("high", builder.add(low, (1 << shift) - 1))
         self._set("left", left)
         self._set("found", here)
 
@@ -264,13 +250,13 @@ class _RadixSort:
                 left = self._get("left")
                 last = builder.icmp_unsigned(">=", order, low)
                 with builder.if_then(
-                    builder.or_(builder.not_(last), builder.icmp_signed(">", left, const(0)))
+                    builder.or_(builder.not_(last), builder.icmp_signed(">", left, 0))
                 ):
                     self._set("left", builder.sub(left, builder.zext(last, I64)))
                     found = self._get("found")
-                    key = builder.or_(builder.shl(order, const(32)), index)
+                    key = builder.or_(builder.shl(order, 32), index)
                     builder.store(key, builder.gep(keys, [found], source_etype=I64))
-                    self._set("found", builder.add(found, const(1)))
+                    self._set("found", builder.add(found, 1))
                     for (shift, bits), counts in zip(DIGITS, self._counts, strict=True):
                         self._add(counts, order, shift, bits)
 
@@ -282,13 +268,13 @@ class _RadixSort:
         builder = self._builder
         source, target = memory
         for (shift, bits), counts in reversed([*zip(DIGITS, self._counts, strict=True)]):
-            total = variable(builder, number(I32, 0))
-            with counted_loop(builder, 0, 1 << bits) as digit:
+            total = builder.variable(number(I32, 0))
+            with builder.counted_loop(0, 1 << bits) as digit:
                 place = builder.gep(counts, [digit], source_etype=I32)
                 here, begin = builder.load(place, typ=I32), builder.load(total, typ=I32)
                 builder.store(begin, place)
                 builder.store(builder.add(begin, here), total)
-            with counted_loop(builder, 0, self._wanted) as index:
+            with builder.counted_loop(0, self._wanted) as index:
                 key = builder.load(builder.gep(source, [index], source_etype=I64), typ=I64)
                 place = self._digit(counts, key, 32 + shift, bits)
                 to = builder.load(place, typ=I32)
@@ -302,7 +288,7 @@ class _Heap:
     """Elements and their positions, none of which is better than those below it."""
 
     def __init__(
-        self, builder: ir.IRBuilder, values: ir.Value, positions: ir.Value, step: ir.Value,
+        self, builder: IRBuilder, values: ir.Value, positions: ir.Value, step: ir.Value,
         element: ir.Type, dtype: DType, largest: bool,
     ) -> None:  # fmt: skip
         self._builder, self._step, self._dtype, self._largest = builder, step, dtype, largest
@@ -316,24 +302,24 @@ class _Heap:
     def fill(self, row: _Row, wanted: ir.Value) -> None:
         """Have the heap hold the elements that are wanted, the best one first."""
         builder = self._builder
-        with counted_loop(builder, 0, wanted) as index:
+        with builder.counted_loop(0, wanted) as index:
             self.put(index, row.at(index), index)
-        half = builder.udiv(wanted, const(2))
-        with counted_loop(builder, 0, half) as done:
-            node = builder.sub(builder.sub(half, const(1)), done)
+        half = builder.udiv(wanted, 2)
+        with builder.counted_loop(0, half) as done:
+            node = builder.sub(builder.sub(half, 1), done)
             self.sink(node, wanted, *self.at(node))
         # No elements are wanted, so that there is none to compare with.
-        looked = builder.select(builder.icmp_signed(">", wanted, const(0)), row.count, wanted)
+        looked = builder.select(builder.icmp_signed(">", wanted, 0), row.count, wanted)
 
         def may_count(x: ir.Value) -> ir.Value:
-            return self._better(x, splat(builder, self.at(const(0))[0], LANES))
+            return self._better(x, builder.splat(self.at(const(0))[0], LANES))
 
         def look(index: ir.Value, x: ir.Value) -> None:
             with builder.if_then(self._better(x, self.at(const(0))[0]), likely=False):
                 self.sink(const(0), wanted, x, index)
 
         row.each(wanted, looked, may_count, look)
-        with counted_loop(builder, 1, wanted) as done:
+        with builder.counted_loop(1, wanted) as done:
             last = builder.sub(wanted, done)
             moved, worst = self.at(last), self.at(const(0))
             self.put(last, *worst)
@@ -363,7 +349,7 @@ class _Heap:
     def sink(self, node: ir.Value, count: ir.Value, value: ir.Value, position: ir.Value) -> None:
         """Put an element at a node of a heap of `count`, or as far below it as worse ones are."""
         builder, new = self._builder, (value, position)
-        at = variable(builder, node)
+        at = builder.variable(node)
         look, compare, move, done = (
             builder.append_basic_block(f"sink.{name}")
             for name in ("look", "compare", "move", "done")
@@ -371,10 +357,10 @@ class _Heap:
         builder.branch(look)
         builder.position_at_end(look)
         here = builder.load(at, typ=I64)
-        left = builder.add(builder.shl(here, const(1)), const(1))
+        left = builder.add(builder.shl(here, 1), 1)
         builder.cbranch(builder.icmp_signed("<", left, count), compare, done)
         builder.position_at_end(compare)
-        right = builder.add(left, const(1))
+        right = builder.add(left, 1)
         right = builder.select(builder.icmp_signed("<", right, count), right, left)
         ours, other = self.at(left), self.at(right)
         second = self._precedes(ours, other)

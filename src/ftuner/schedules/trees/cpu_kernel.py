@@ -15,8 +15,7 @@ from functools import reduce
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I32, I64, const, minimum, pointer_slot, scalar_type, slot
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I32, I64, begun, const, scalar_type
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.core.dtype import DType
 
@@ -30,17 +29,15 @@ def emit(
 ) -> None:
     """Add the kernel to a module. `missing`: whether nodes say where NaN goes; `levels`: steps down
     between two looks at whether all walks have ended."""
-    function = ir.Function(module, STEP_KERNEL_TYPE, symbol)
-    buffers, dims, _, _, begin, end = function.args
-    b = ir.IRBuilder(function.append_basic_block("entry"))
+    b, (buffers, dims, _, _, begin, end) = begun(module, STEP_KERNEL_TYPE, symbol)
     element, words = scalar_type(dtype), dtype.itemsize // 4
     record = (words + 4) // 2 * 2
-    x, nodes, leaves = (pointer_slot(b, buffers, i) for i in range(3))
-    rows, columns, trees, offset = (slot(b, dims, i) for i in range(4))
+    x, nodes, leaves = b.pointer_slots(buffers, *range(3))
+    rows, columns, trees, offset = b.slots(dims, *range(4))
     x = b.gep(x, [offset], source_etype=element)
 
     def field(node: ir.Value, number: int) -> ir.Value:
-        at = b.gep(nodes, [b.add(b.mul(node, const(record)), const(number))], source_etype=I32)
+        at = b.gep(nodes, [b.add(b.mul(node, record), number)], source_etype=I32)
         return b.load(at, typ=element if number == 0 else I32, align=4)
 
     def following(node: ir.Value, row: ir.Value) -> ir.Value:
@@ -56,10 +53,10 @@ def emit(
             no = b.and_(no, b.not_(b.and_(none, asked)))
         return b.add(b.sext(field(node, words + 1), I64), b.zext(no, I64))
 
-    with counted_loop(b, begin, end) as task:
-        first = b.mul(task, const(rows_of_task))
-        count = minimum(b, b.sub(rows, first), const(rows_of_task))
-        last = b.sub(trees, const(1))
+    with b.counted_loop(begin, end) as task:
+        first = b.mul(task, rows_of_task)
+        count = b.minimum(b.sub(rows, first), rows_of_task)
+        last = b.sub(trees, 1)
         walks = b.mul(trees, count)
         entry = b.block
         look, walk, down, done = (
@@ -67,23 +64,23 @@ def emit(
         )
         b.branch(look)
         b.position_at_end(look)
-        begun, tree, row = (b.phi(I64) for _ in range(3))
-        for phi in (begun, tree, row):
+        started, tree, row = (b.phi(I64) for _ in range(3))
+        for phi in (started, tree, row):
             phi.add_incoming(const(0), entry)
-        b.cbranch(b.icmp_signed("<", begun, walks), walk, done)
+        b.cbranch(b.icmp_signed("<", started, walks), walk, done)
         b.position_at_end(walk)
         roots, starts, places = [], [], []
         at_tree, at_row = tree, row
         for _ in range(WALKS):
             # Beyond the last tree, walks down that are repeated.
-            root = minimum(b, at_tree, last)
+            root = b.minimum(at_tree, last)
             own = b.add(first, at_row)
             roots.append(root)
             starts.append(b.gep(x, [b.mul(own, columns)], source_etype=element))
             places.append(b.gep(leaves, [b.add(b.mul(own, trees), root)], source_etype=I32))
-            at_row = b.add(at_row, const(1))
+            at_row = b.add(at_row, 1)
             wraps = b.icmp_signed("==", at_row, count)
-            at_row = b.select(wraps, const(0), at_row)
+            at_row = b.select(wraps, 0, at_row)
             at_tree = b.add(at_tree, b.zext(wraps, I64))
         b.branch(down)
         b.position_at_end(down)
@@ -102,7 +99,7 @@ def emit(
         b.position_at_end(store)
         for leaf, place in zip(found, places, strict=True):
             b.store(leaf, place)
-        begun.add_incoming(b.add(begun, const(WALKS)), store)
+        started.add_incoming(b.add(started, WALKS), store)
         tree.add_incoming(at_tree, store)
         row.add_incoming(at_row, store)
         b.branch(look)

@@ -12,7 +12,7 @@ from typing import Protocol
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
-from ftuner.codegen.llvm.ir.builder import I32, scalar_type
+from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, scalar_type
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
@@ -37,13 +37,13 @@ class Accumulator(Protocol):
     def neutral_element(self) -> ir.Constant:
         """The neutral element."""
 
-    def gathered(self, builder: ir.IRBuilder, parts: Parts, element: ir.Value) -> Parts:
+    def gathered(self, builder: IRBuilder, parts: Parts, element: ir.Value) -> Parts:
         """The parts after one more element in each lane."""
 
-    def combined(self, builder: ir.IRBuilder, x: Parts, y: Parts) -> Parts:
+    def combined(self, builder: IRBuilder, x: Parts, y: Parts) -> Parts:
         """Combine the parts of two accumulators, of any number of lanes."""
 
-    def result(self, builder: ir.IRBuilder, parts: Parts) -> ir.Value:
+    def result(self, builder: IRBuilder, parts: Parts) -> ir.Value:
         """The reduction of all elements, of any number of lanes."""
 
 
@@ -57,7 +57,7 @@ def accumulator_of(kind: str, dtype: DType, lanes: int) -> Accumulator:
     return _Plain(kind, dtype, type_)
 
 
-def reduced_lanes(builder: ir.IRBuilder, accumulator: Accumulator, parts: Parts) -> Parts:
+def reduced_lanes(builder: IRBuilder, accumulator: Accumulator, parts: Parts) -> Parts:
     """Combine all lanes to scalars, by halves."""
     while elements.lanes_of(parts[0]) > 1:
         pairs = [elements.halves(builder, part) for part in parts]
@@ -66,7 +66,7 @@ def reduced_lanes(builder: ir.IRBuilder, accumulator: Accumulator, parts: Parts)
     return [builder.extract_element(part, ir.Constant(I32, 0)) for part in parts]
 
 
-def across(builder: ir.IRBuilder, kind: str, x: ir.Value, dtype: DType) -> ir.Value:
+def across(builder: IRBuilder, kind: str, x: ir.Value, dtype: DType) -> ir.Value:
     """The sum, maximum or minimum of the lanes of a vector."""
     (total,) = reduced_lanes(builder, accumulator_of(kind, dtype, elements.lanes_of(x)), (x,))
     return total
@@ -86,13 +86,13 @@ class _Plain:
     def neutral_element(self) -> ir.Constant:
         return elements.neutral(self.kind, self.type, self.dtype)
 
-    def gathered(self, builder: ir.IRBuilder, parts: Parts, element: ir.Value) -> Parts:
+    def gathered(self, builder: IRBuilder, parts: Parts, element: ir.Value) -> Parts:
         return self.combined(builder, parts, (element,))
 
-    def combined(self, builder: ir.IRBuilder, x: Parts, y: Parts) -> Parts:
+    def combined(self, builder: IRBuilder, x: Parts, y: Parts) -> Parts:
         return (elements.combine(builder, self.kind, x[0], y[0], self.dtype),)
 
-    def result(self, builder: ir.IRBuilder, parts: Parts) -> ir.Value:
+    def result(self, builder: IRBuilder, parts: Parts) -> ir.Value:
         (total,) = parts
         return total
 
@@ -111,7 +111,7 @@ class _ScaledProduct:
     def neutral_element(self) -> ir.Constant:
         return elements.number(self.type, 1.0)
 
-    def gathered(self, builder: ir.IRBuilder, parts: Parts, element: ir.Value) -> Parts:
+    def gathered(self, builder: IRBuilder, parts: Parts, element: ir.Value) -> Parts:
         f = self.format
         integers = parts[1].type
         magnitude = intrinsic(builder, "fabs", element)
@@ -123,7 +123,7 @@ class _ScaledProduct:
         )
         return self.combined(builder, parts, (factor, shift))
 
-    def combined(self, builder: ir.IRBuilder, x: Parts, y: Parts) -> Parts:
+    def combined(self, builder: IRBuilder, x: Parts, y: Parts) -> Parts:
         f = self.format
         integers = x[1].type
 
@@ -144,7 +144,7 @@ class _ScaledProduct:
         exponent = builder.add(builder.add(x[1], y[1]), builder.sub(field, integer(f.bias - 1)))
         return mantissa, exponent if f.limit is None else _clamped(builder, exponent, f.limit)
 
-    def result(self, builder: ir.IRBuilder, parts: Parts) -> ir.Value:
+    def result(self, builder: IRBuilder, parts: Parts) -> ir.Value:
         f = self.format
         mantissa, exponent = parts
         integers = exponent.type
@@ -159,7 +159,7 @@ class _ScaledProduct:
         return mantissa
 
 
-def _clamped(builder: ir.IRBuilder, x: ir.Value, end: int) -> ir.Value:
+def _clamped(builder: IRBuilder, x: ir.Value, end: int) -> ir.Value:
     """An integer clamped to `-end` and `end`."""
     low, high = elements.number(x.type, -end), elements.number(x.type, end)
     x = builder.select(builder.icmp_signed("<", x, low), low, x)

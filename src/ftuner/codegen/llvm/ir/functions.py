@@ -14,7 +14,7 @@ from importlib import import_module
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import vector_arithmetic, vector_math
-from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, scalar_type, shuffle, splat, type_suffix
+from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, IRBuilder, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.half_precision import ROUNDED, WIDENED, rounded
 from ftuner.core import functions as scalar
 from ftuner.core.dtype import BOOL, HALF_DTYPES, UINT64, DType, converted_through
@@ -35,13 +35,13 @@ def memory_type(dtype: DType) -> ir.Type:
     return ir.IntType(dtype.bits) if in_bits else scalar_type(dtype)
 
 
-def from_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+def from_memory(builder: IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     if dtype == BOOL:
         return builder.icmp_unsigned("!=", value, zero(value.type))
     return WIDENED[dtype](builder, value) if dtype in WIDENED else value
 
 
-def to_memory(builder: ir.IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
+def to_memory(builder: IRBuilder, value: ir.Value, dtype: DType) -> ir.Value:
     if dtype == BOOL:
         return builder.zext(value, like(value.type, ir.IntType(8)))
     return ROUNDED[dtype](builder, value) if dtype in ROUNDED else value
@@ -58,15 +58,15 @@ def lanes_of(value: ir.Value) -> int:
     return value.type.count if isinstance(value.type, ir.VectorType) else 0
 
 
-def widened(builder: ir.IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
+def widened(builder: IRBuilder, values: Sequence[ir.Value]) -> list[ir.Value]:
     """Values as long as the longest of them: scalars are repeated."""
     lanes = max((lanes_of(v) for v in values), default=0)
     if not lanes:
         return list(values)
-    return [v if lanes_of(v) else splat(builder, v, lanes) for v in values]
+    return [v if lanes_of(v) else builder.splat(v, lanes) for v in values]
 
 
-def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
+def cast(builder: IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
     type_ = like(x.type, scalar_type(target))
     if target == BOOL:
         if source.kind == "float":
@@ -90,7 +90,7 @@ def cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir
     return builder.zext(x, type_) if unsigned else builder.sext(x, type_)
 
 
-def _float_to_integer(builder: ir.IRBuilder, x: ir.Value, target: DType) -> ir.Value:
+def _float_to_integer(builder: IRBuilder, x: ir.Value, target: DType) -> ir.Value:
     """The conversion that `converted_through` describes."""
     through = converted_through(target)
     wide = like(x.type, scalar_type(through))
@@ -107,7 +107,7 @@ def _float_to_integer(builder: ir.IRBuilder, x: ir.Value, target: DType) -> ir.V
     return whole if target.bits == through.bits else builder.trunc(whole, narrow)
 
 
-def bit_cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
+def bit_cast(builder: IRBuilder, x: ir.Value, source: DType, target: DType) -> ir.Value:
     """The element of `target` that memory holds in the bits of an element of `source`."""
     bits = to_memory(builder, x, source)
     same = builder.bitcast(bits, like(bits.type, memory_type(target)))
@@ -115,7 +115,7 @@ def bit_cast(builder: ir.IRBuilder, x: ir.Value, source: DType, target: DType) -
 
 
 def apply(
-    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType, fused: bool
+    builder: IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType, fused: bool
 ) -> ir.Value:
     """The scalar function `name` of `core.functions`, or `where`, on arguments of one length and
     of `dtype`."""
@@ -126,7 +126,7 @@ def apply(
     return _integer(builder, name, arguments, dtype)
 
 
-def emit(builder: ir.IRBuilder, expr: Expr, env: Mapping[str, ir.Value], fused: bool) -> ir.Value:
+def emit(builder: IRBuilder, expr: Expr, env: Mapping[str, ir.Value], fused: bool) -> ir.Value:
     """The SSA value of `expr`, with `env` giving the SSA value of each operand by name.
 
     All values are of one type, a float32 or float64 scalar or vector; the result has it too.
@@ -162,9 +162,7 @@ _FLOAT_INSTRUCTIONS = {"add": "fadd", "subtract": "fsub", "multiply": "fmul", "d
 _COMPARISONS = {"equal": "==", "less": "<", "less_equal": "<="}
 
 
-def _float(
-    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], fused: bool
-) -> ir.Value:
+def _float(builder: IRBuilder, name: str, arguments: Sequence[ir.Value], fused: bool) -> ir.Value:
     x = arguments[0]
     if name in VECTOR_MATH:
         return VECTOR_MATH[name](builder, *arguments, fused=fused)
@@ -203,7 +201,7 @@ def _float(
     return extremum(builder, "<" if name == "maximum" else ">", *arguments)
 
 
-def extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) -> ir.Value:
+def extremum(builder: IRBuilder, predicate: str, x: ir.Value, y: ir.Value) -> ir.Value:
     """y where `x predicate y`, otherwise x; NaN if either is.
 
     A NaN in x fails the comparison and is kept, which is one max or min instruction of x86. Only
@@ -217,7 +215,7 @@ def extremum(builder: ir.IRBuilder, predicate: str, x: ir.Value, y: ir.Value) ->
 
 
 def _integer(
-    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType
+    builder: IRBuilder, name: str, arguments: Sequence[ir.Value], dtype: DType
 ) -> ir.Value:
     x, y = arguments[0], arguments[-1]
     signed = dtype.kind == "int"
@@ -259,7 +257,7 @@ def _integer(
 
 
 def _integer_quotient(
-    builder: ir.IRBuilder, name: str, x: ir.Value, y: ir.Value, signed: bool
+    builder: IRBuilder, name: str, x: ir.Value, y: ir.Value, signed: bool
 ) -> ir.Value:
     none = zero(x.type)
     nothing = builder.icmp_unsigned("==", y, none)
@@ -282,7 +280,7 @@ def _integer_quotient(
     return builder.select(nothing, none, result)
 
 
-def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool) -> ir.Value:
+def _integer_power(builder: IRBuilder, x: ir.Value, y: ir.Value, signed: bool) -> ir.Value:
     """Powers by squaring, bit by bit of the exponent. Of negative exponents they are fractions,
     rounded towards zero, but for the powers of one and minus one."""
     bits = (x.type.element if isinstance(x.type, ir.VectorType) else x.type).width
@@ -305,14 +303,14 @@ def _integer_power(builder: ir.IRBuilder, x: ir.Value, y: ir.Value, signed: bool
     return result
 
 
-def combine(builder: ir.IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: DType) -> ir.Value:
+def combine(builder: IRBuilder, kind: str, x: ir.Value, y: ir.Value, dtype: DType) -> ir.Value:
     """One step of a reduction."""
     name = {"sum": "add", "product": "multiply"}.get(kind, kind)
     return apply(builder, name, [x, y], dtype, fused=False)
 
 
 def precedes(
-    builder: ir.IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool, nan_first: bool
+    builder: IRBuilder, x: ir.Value, y: ir.Value, dtype: DType, largest: bool, nan_first: bool
 ) -> ir.Value:
     """Whether x comes before y, the largest (or smallest) first; all NaN are equal, and before or
     after every number."""
@@ -329,8 +327,8 @@ def neutral(kind: str, type_: ir.Type, dtype: DType) -> ir.Constant:
     return number(type_, scalar.neutral(kind, dtype))
 
 
-def halves(builder: ir.IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+def halves(builder: IRBuilder, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """The first and the second half of the lanes of a vector."""
     half, undefined = lanes_of(x) // 2, ir.Constant(x.type, ir.Undefined)
-    first, second = (shuffle(builder, x, undefined, range(b, b + half)) for b in (0, half))
+    first, second = (builder.shuffle(x, undefined, range(b, b + half)) for b in (0, half))
     return first, second

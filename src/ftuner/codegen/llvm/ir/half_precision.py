@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from llvmlite import ir
 
+from ftuner.codegen.llvm.ir.builder import IRBuilder
 from ftuner.codegen.llvm.ir.vector_arithmetic import like, splat
 from ftuner.core.dtype import BFLOAT16, FLOAT16, DType
 
@@ -33,13 +34,13 @@ def _of(x: ir.Type, bits: int) -> ir.Type:
     return like(x, ir.IntType(bits))
 
 
-def _from_bfloat16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
+def _from_bfloat16(builder: IRBuilder, words: ir.Value) -> ir.Value:
     wide = _of(words.type, 32)
     bits = builder.shl(builder.zext(words, wide), splat(wide, 16))
     return builder.bitcast(bits, like(wide, ir.FloatType()))
 
 
-def _to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _to_bfloat16(builder: IRBuilder, x: ir.Value) -> ir.Value:
     """Rounded to nearest, ties to even. NaN stays NaN."""
     wide = _of(x.type, 32)
     bits = builder.bitcast(x, wide)
@@ -51,7 +52,7 @@ def _to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.trunc(builder.lshr(chosen, splat(wide, 16)), _of(x.type, 16))
 
 
-def _from_float16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
+def _from_float16(builder: IRBuilder, words: ir.Value) -> ir.Value:
     wide = _of(words.type, 32)
     single = like(wide, ir.FloatType())
     bits = builder.zext(words, wide)
@@ -65,7 +66,7 @@ def _from_float16(builder: ir.IRBuilder, words: ir.Value) -> ir.Value:
     return builder.bitcast(builder.or_(chosen, sign), single)
 
 
-def _to_float16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _to_float16(builder: IRBuilder, x: ir.Value) -> ir.Value:
     """Rounded to nearest, ties to even. NaN stays NaN."""
     wide = _of(x.type, 32)
     single = like(wide, ir.FloatType())
@@ -90,14 +91,14 @@ def _to_float16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.trunc(builder.or_(found, sign), _of(x.type, 16))
 
 
-Conversion = Callable[[ir.IRBuilder, ir.Value], ir.Value]
+Conversion = Callable[[IRBuilder, ir.Value], ir.Value]
 WIDENED: Mapping[DType, Conversion] = {BFLOAT16: _from_bfloat16, FLOAT16: _from_float16}
 """Words in memory as float32."""
 ROUNDED: Mapping[DType, Conversion] = {BFLOAT16: _to_bfloat16, FLOAT16: _to_float16}
 """The reverse."""
 
 
-def rounded(builder: ir.IRBuilder, dtype: DType, x: ir.Value, converts: bool) -> ir.Value:
+def rounded(builder: IRBuilder, dtype: DType, x: ir.Value, converts: bool) -> ir.Value:
     """Floats rounded to a half-precision dtype, in their own type. `converts`: whether the target
     has instructions for float16."""
     single = like(x.type, ir.FloatType())

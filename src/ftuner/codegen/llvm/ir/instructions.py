@@ -16,33 +16,31 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     PTR,
     VOID,
-    at,
-    const,
+    IRBuilder,
     intrinsic,
-    reserve,
     type_suffix,
 )
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet, MultiplyAdd
 
-Emitter = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
+Emitter = Callable[[IRBuilder, ir.Value, ir.Value, ir.Value], ir.Value]
 """`emit(builder, a, b, sums)`: the accumulators `sums` with the products of `a` and `b` added. All
 are vectors; of floats they may be scalars."""
 
 
-def _fused(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+def _fused(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(a.type)}", a.type, [a.type] * 3)
     return builder.call(fma, [a, b, sums])
 
 
-def _of_bytes(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+def _of_bytes(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     kind = sums.type
     name = f"llvm.x86.avx512.vpdpbusd.{kind.count * kind.element.width}"
     return builder.call(intrinsic(builder.module, name, kind, [kind] * 3), [sums, a, b])
 
 
-def _usdot(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+def _usdot(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     kind, quads = sums.type, ir.VectorType(I8, 4 * sums.type.count)
     name = f"llvm.aarch64.neon.usdot.v{kind.count}i32.v{quads.count}i8"
     a, b = (builder.bitcast(x, quads) for x in (a, b))
@@ -65,7 +63,7 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 def _of_bfloat16(intrinsic_of: Callable[[int], str]) -> Emitter:
     """The emitter of pairs of products, by the name of LLVM's intrinsic for some float32."""
 
-    def emit(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
+    def emit(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
         kind, pairs = sums.type, ir.VectorType(_BFloat16(), 2 * sums.type.count)
         function = intrinsic(builder.module, intrinsic_of(kind.count), kind, [kind, pairs, pairs])
         return builder.call(function, [sums, *(builder.bitcast(x, pairs) for x in (a, b))])
@@ -73,7 +71,7 @@ def _of_bfloat16(intrinsic_of: Callable[[int], str]) -> Emitter:
     return emit
 
 
-def to_bfloat16(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def to_bfloat16(builder: IRBuilder, x: ir.Value) -> ir.Value:
     """Return a vector of float32 rounded to bfloat16, as words of 16 bits, by the instruction of
     targets that multiply bfloat16. Subnormal numbers may become zeros, as in these products."""
     narrow = builder.fptrunc(x, ir.VectorType(_BFloat16(), x.type.count))
@@ -113,7 +111,7 @@ L1, L2 = 3, 2
 """Where a prefetch puts its line, as LLVM's locality."""
 
 
-def prefetch(builder: ir.IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
+def prefetch(builder: IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
     """Ask for the cache line at an address, which need not exist."""
     function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
     builder.call(function, [address, *_prefetch_options(level, write)])
@@ -141,19 +139,19 @@ class Tiles:
     """Emits the instructions of tiles. A thread has one configuration, and other libraries have
     theirs: code configures the unit before it uses it, and releases it then."""
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
+    def __init__(self, builder: IRBuilder) -> None:
         self._builder = builder
 
     def configure(self, shapes: Mapping[int, TileShape]) -> None:
         """Give tiles their rows and the bytes of each; all become zeros."""
         builder = self._builder
-        place = reserve(builder, ir.ArrayType(I8, _CONFIGURATION_BYTES))
+        place = builder.reserve(ir.ArrayType(I8, _CONFIGURATION_BYTES))
         for first in range(0, _CONFIGURATION_BYTES, SLOT_BYTES):
-            builder.store(const(_PALETTE if first == 0 else 0), at(builder, place, first))
+            builder.store(_PALETTE if first == 0 else 0, builder.at(place, first))
         for tile, (rows, row_bytes) in shapes.items():
             narrow = builder.trunc(row_bytes, I16), builder.trunc(rows, I8)
-            builder.store(narrow[0], at(builder, place, _ROW_BYTES + 2 * tile), align=2)
-            builder.store(narrow[1], at(builder, place, _ROWS + tile), align=1)
+            builder.store(narrow[0], builder.at(place, _ROW_BYTES + 2 * tile), align=2)
+            builder.store(narrow[1], builder.at(place, _ROWS + tile), align=1)
         self._call("llvm.x86.ldtilecfg", place)
 
     def release(self) -> None:

@@ -11,16 +11,12 @@ from ftuner.codegen.llvm.ir.builder import (
     I32,
     PTR,
     VOID,
-    at,
+    IRBuilder,
     const,
     intrinsic,
-    minimum,
     scalar_type,
-    shuffle,
-    splat,
     type_suffix,
 )
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.core.dtype import DType
 
 LEAST_ALIGNED = 8
@@ -29,7 +25,7 @@ eighth, and an unaligned store writes parts of two lines."""
 
 
 def by_vectors(
-    builder: ir.IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
+    builder: IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
     body: Callable[[ir.Value, ir.Value | None], None], twice: bool = False,
 ) -> None:  # fmt: skip
     """Emit `body(base, count)` for each vector of the elements `first .. last - 1`: its first
@@ -42,7 +38,7 @@ def by_vectors(
         begin, count = first.constant, max(last.constant - first.constant, 0)
         left = count % lanes
         if count > left:
-            with counted_loop(builder, first, const(begin + count - left), lanes) as base:
+            with builder.counted_loop(first, begin + count - left, lanes) as base:
                 body(base, None)
         if left and twice and count > lanes:
             body(const(begin + count - lanes), None)
@@ -51,24 +47,24 @@ def by_vectors(
         return
     if twice:
         count = builder.sub(last, first)
-        enough = builder.icmp_signed(">=", count, const(lanes))
+        enough = builder.icmp_signed(">=", count, lanes)
         with builder.if_else(enough, likely=True) as (many, few):
             with many:
                 by_whole_vectors(builder, first, last, lanes, lambda base: body(base, None))
-            with few, builder.if_then(builder.icmp_signed(">", count, const(0))):
+            with few, builder.if_then(builder.icmp_signed(">", count, 0)):
                 body(first, count)
         return
-    whole = builder.and_(builder.sub(last, first), const(-lanes))
+    whole = builder.and_(builder.sub(last, first), -lanes)
     whole_end = builder.add(first, whole)
-    with counted_loop(builder, first, whole_end, lanes) as base:
+    with builder.counted_loop(first, whole_end, lanes) as base:
         body(base, None)
     left = builder.sub(last, whole_end)
-    with builder.if_then(builder.icmp_signed(">", left, const(0))):
+    with builder.if_then(builder.icmp_signed(">", left, 0)):
         body(whole_end, left)
 
 
 def by_whole_vectors(
-    builder: ir.IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
+    builder: IRBuilder, first: ir.Value, last: ir.Value, lanes: int,
     body: Callable[[ir.Value], None], ahead: ir.Value | None = None,
 ) -> None:  # fmt: skip
     """Emit `body(base)` for vectors of the elements `first .. last - 1`, of which there are `lanes`
@@ -78,45 +74,44 @@ def by_whole_vectors(
     `ahead`: 1 to `lanes` elements from the first one to one at which stores are aligned. If there
     are many vectors, the second begins there, and the last one may begin within the one before."""
     count = builder.sub(last, first)
-    left = builder.and_(count, const(lanes - 1))
-    step = builder.select(builder.icmp_signed("==", left, const(0)), const(lanes), left)
+    left = builder.and_(count, lanes - 1)
+    step = builder.select(builder.icmp_signed("==", left, 0), lanes, left)
     if ahead is not None:
-        many = builder.icmp_signed(">=", count, const(LEAST_ALIGNED * lanes))
+        many = builder.icmp_signed(">=", count, LEAST_ALIGNED * lanes)
         step = builder.select(many, ahead, step)
-    rest = builder.add(builder.sub(count, step), const(lanes - 1))
-    vectors = builder.add(builder.udiv(rest, const(lanes)), const(1))
-    latest = builder.sub(last, const(lanes))
+    rest = builder.add(builder.sub(count, step), lanes - 1)
+    vectors = builder.add(builder.udiv(rest, lanes), 1)
+    latest = builder.sub(last, lanes)
 
     def vector(values: list[ir.Value]) -> list[ir.Value]:
         base, step = values
         body(base)
         following = builder.add(base, step)
         if ahead is not None:
-            following = minimum(builder, following, latest)
+            following = builder.minimum(following, latest)
         return [following, const(lanes)]
 
-    carried_loop(builder, vectors, [first, step], vector, some=True)
+    builder.carried_loop(vectors, [first, step], vector, some=True)
 
 
-def mask_of(builder: ir.IRBuilder, count: ir.Value | None, lanes: int) -> ir.Value | None:
+def mask_of(builder: IRBuilder, count: ir.Value | None, lanes: int) -> ir.Value | None:
     """The mask of a vector of `by_vectors`; None if all lanes exist."""
     return None if count is None else lanes_below(builder, count, lanes)
 
 
-def lanes_below(builder: ir.IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
+def lanes_below(builder: IRBuilder, count: ir.Value, lanes: int) -> ir.Value:
     """A mask of the first `count` lanes; all of them from `lanes` on."""
     if isinstance(count, ir.Constant):
         exist = [int(lane < count.constant) for lane in range(lanes)]
         return ir.Constant(ir.VectorType(I1, lanes), exist)
-    wanted = splat(builder, builder.trunc(count, I32), lanes)
+    wanted = builder.splat(builder.trunc(count, I32), lanes)
     numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
     return builder.icmp_signed("<", numbers, wanted)
 
 
 def load_lanes(
-    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int,
-    mask: ir.Value | None,
-) -> ir.Value:  # fmt: skip
+    builder: IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, mask: ir.Value | None
+) -> ir.Value:
     """Load a vector: the lanes of `mask`, and zero in the others, whose memory is not touched; all
     lanes if it is None."""
     if mask is None:
@@ -134,7 +129,7 @@ Range = tuple[ir.Value, ir.Value]
 class VectorRows:
     """Loads and stores vectors of rows of elements."""
 
-    def __init__(self, builder: ir.IRBuilder, dtype: DType, lanes: int) -> None:
+    def __init__(self, builder: IRBuilder, dtype: DType, lanes: int) -> None:
         self.builder, self.dtype, self.lanes = builder, dtype, lanes
         self.vector = ir.VectorType(scalar_type(dtype), lanes)
 
@@ -144,7 +139,7 @@ class VectorRows:
         builder = self.builder
 
         def vector(base: ir.Value, left: ir.Value | None) -> None:
-            offset = builder.mul(base, const(self.dtype.itemsize))
+            offset = builder.mul(base, self.dtype.itemsize)
             body(offset, mask_of(builder, left, self.lanes))
 
         by_vectors(builder, *bounds, self.lanes, vector)
@@ -157,18 +152,18 @@ class VectorRows:
 
     def copy(self, bounds: Range, source: ir.Value, target: ir.Value) -> None:
         def copied(offset: ir.Value, mask: ir.Value | None) -> None:
-            value = self.load(at(self.builder, source, offset), mask)
-            self.store(value, at(self.builder, target, offset), mask)
+            value = self.load(self.builder.at(source, offset), mask)
+            self.store(value, self.builder.at(target, offset), mask)
 
         self.along(bounds, copied)
 
     def clear(self, bounds: Range, target: ir.Value) -> None:
         builder, zero = self.builder, ir.Constant(self.vector, None)
-        self.along(bounds, lambda offset, mask: self.store(zero, at(builder, target, offset), mask))
+        self.along(bounds, lambda offset, mask: self.store(zero, builder.at(target, offset), mask))
 
 
 def load_apart(
-    builder: ir.IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, step: int,
+    builder: IRBuilder, address: ir.Value, vector: ir.VectorType, align: int, step: int,
     mask: ir.Value | None = None,
 ) -> ir.Value:  # fmt: skip
     """Load a vector whose lanes are `step` elements of memory apart, which may be negative, the
@@ -176,7 +171,7 @@ def load_apart(
     are not of `mask`, if it is given, none."""
     lanes, distance = vector.count, abs(step)
     reach = (lanes - 1) * distance
-    lowest = address if step > 0 else at(builder, address, -reach * align)
+    lowest = address if step > 0 else builder.at(address, -reach * align)
     begins = [min(number * lanes, reach + 1 - lanes) for number in range(distance)]
     places = [lane * distance for lane in range(lanes)]
     value: ir.Value = ir.Constant(vector, ir.Undefined)
@@ -186,21 +181,21 @@ def load_apart(
         if mask is not None:
             lane_of = [begin + i if step > 0 else reach - begin - i for i in range(lanes)]
             known = [x // distance if x % distance == 0 else lanes for x in lane_of]
-            part = shuffle(builder, mask, ir.Constant(mask.type, None), known)
-        loaded = load_lanes(builder, at(builder, lowest, begin * align), vector, align, part)
+            part = builder.shuffle(mask, ir.Constant(mask.type, None), known)
+        loaded = load_lanes(builder, builder.at(lowest, begin * align), vector, align, part)
         until = sum(place < begin + lanes for place in places)
         taken = [
             lanes + place - begin if done <= lane < until else lane
             for lane, place in enumerate(places)
         ]
-        value, done = shuffle(builder, value, loaded, taken), until
+        value, done = builder.shuffle(value, loaded, taken), until
     if step > 0:
         return value
-    return shuffle(builder, value, value, [lanes - 1 - lane for lane in range(lanes)])
+    return builder.shuffle(value, value, [lanes - 1 - lane for lane in range(lanes)])
 
 
 def store_lanes(
-    builder: ir.IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value | None
+    builder: IRBuilder, value: ir.Value, address: ir.Value, align: int, mask: ir.Value | None
 ) -> None:
     """Store the lanes of `mask`, all if it is None; memory of the others is not touched."""
     if mask is None:

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
 from ftuner.codegen.llvm.ir import vector_math
-from ftuner.codegen.llvm.ir.builder import I32, begun, scalar_type, type_suffix
+from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, begun, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, like, splat
 from ftuner.core.dtype import DType
 from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
@@ -22,15 +22,15 @@ _FORMATS: dict[str, Format] = {"float32": FLOAT32, "float64": FLOAT64}
 _LOW = 0xFFFFFFFF
 
 
-def philox(builder: ir.IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
+def philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
     """64 random bits in each lane, for counters and keys of 64 bits."""
     return _called(builder, "philox", [counter, key], counter.type, _philox)
 
 
-def normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
+def normal(builder: IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     """Normal numbers of two words of 64 random bits in each lane."""
 
-    def emit(inner: ir.IRBuilder, bits: ir.Value, others: ir.Value) -> ir.Value:
+    def emit(inner: IRBuilder, bits: ir.Value, others: ir.Value) -> ir.Value:
         return _normal(inner, bits, others, dtype)
 
     result = like(bits.type, scalar_type(dtype))
@@ -38,7 +38,7 @@ def normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType
 
 
 def _called(
-    builder: ir.IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
+    builder: IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
     emit: Callable[..., ir.Value],
 ) -> ir.Value:  # fmt: skip
     """A call of the module's one function with the body that `emit` writes."""
@@ -52,7 +52,7 @@ def _called(
     return builder.call(function, arguments)
 
 
-def _philox(builder: ir.IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
+def _philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
     """Words of 32 bits are in lanes of 64: a product of two is one instruction of x86, which
     ignores what is above them, so that LLVM drops the masks."""
 
@@ -81,7 +81,7 @@ def _philox(builder: ir.IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value
     return builder.or_(a, builder.shl(b, number(32)))
 
 
-def _normal(builder: ir.IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
+def _normal(builder: IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     type_ = like(bits.type, scalar_type(dtype))
     body = Body(builder, type_, _FORMATS[dtype.name], fused=False)
     width = RADIUS_BITS[dtype.name]

@@ -16,7 +16,7 @@ from typing import Protocol
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
-from ftuner.codegen.llvm.ir.builder import begun, type_suffix
+from ftuner.codegen.llvm.ir.builder import IRBuilder, begun, type_suffix
 from ftuner.codegen.llvm.ir.builder import intrinsic as declared
 from ftuner.core.frozen import dataclass
 
@@ -33,7 +33,7 @@ def like(shape: ir.Type, element: ir.Type) -> ir.Type:
     return ir.VectorType(element, shape.count) if isinstance(shape, ir.VectorType) else element
 
 
-def intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
+def intrinsic(builder: IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
     type_ = arguments[0].type
     symbol, kinds = f"llvm.{name}.{type_suffix(type_)}", [type_] * len(arguments)
@@ -44,7 +44,7 @@ def intrinsic(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Valu
 class Body:
     """The builder of one function's body, with the arithmetic of its floating type."""
 
-    builder: ir.IRBuilder
+    builder: IRBuilder
     type: ir.Type
     format: Format
     fused: bool
@@ -132,7 +132,7 @@ _FORMATS: Mapping[str, Format] = {"f32": FLOAT32, "f64": FLOAT64}
 class VectorFunction(Protocol):
     """An elementary function: writes a call on SSA values of one supported type."""
 
-    def __call__(self, builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value: ...
+    def __call__(self, builder: IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value: ...
 
 
 def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunction:
@@ -140,7 +140,7 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
     `emit_body` writes. A `rare` function stays a call where a bundle inlines the others."""
     name = emit_body.__name__
 
-    def call(builder: ir.IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
+    def call(builder: IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
         type_ = arguments[0].type
         symbol = f"ftuner_{name}_{type_suffix(type_)}" + ("" if fused else "_unfused")
         function = builder.module.globals.get(symbol)

@@ -27,7 +27,6 @@ import math
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
-from ftuner.codegen.llvm.ir.builder import any_lane, joined
 from ftuner.codegen.llvm.ir.vector_arithmetic import (
     Body,
     VectorFunction,
@@ -389,10 +388,10 @@ def _unless_far(body: Body, x: ir.Value, near: ir.Value, far_function: VectorFun
     limit = body.number(body.format.sine_high)
     far = builder.fcmp_ordered(">", intrinsic(builder, "fabs", x), limit)
     before = builder.block
-    with builder.if_then(any_lane(builder, far), likely=False):
+    with builder.if_then(builder.any_lane(far), likely=False):
         replaced = builder.select(far, far_function(builder, x, fused=body.fused), near)
         beyond = builder.block
-    return joined(builder, (near, replaced), (before, beyond))
+    return builder.joined((near, replaced), (before, beyond))
 
 
 def _far_sine(name: str) -> VectorFunction:

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I32, add_chains, at, const, scalar_type, slot, splat
+from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import L1, emitter_of, prefetch
-from ftuner.codegen.llvm.ir.loops import carried_loop
 from ftuner.codegen.llvm.ir.vector_arithmetic import splat as every
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, Multiples
 from ftuner.codegen.llvm.kernels.widen import WORD_BYTES, Levels
@@ -31,17 +30,17 @@ multiply-add or longer, which hides half of their latency."""
 
 class BlockLoop:
     def __init__(
-        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value
+        self, builder: IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value
     ) -> None:
         self._builder, self._kernel, self._options = builder, kernel, options
         self._multiply_add = emitter_of(options.isa, kernel.types)
         self._vector = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
         self._row_bytes = const(kernel.nr * WORD_BYTES)
-        rows = slot(builder, context, Context.A_STRIDE)
+        rows = builder.slot(context, Context.A_STRIDE)
         self._a_rows = Multiples(builder, rows, kernel.mr)
         self._ahead = const(options.tuning.tail_prefetch_bytes)
         if not kernel.tail:
-            self._ahead = slot(builder, context, Context.AHEAD)
+            self._ahead = builder.slot(context, Context.AHEAD)
 
     def sums(self, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
         """The sums of a tile, `[row][vector]`, after `k` blocks. `a`: its first row; `b`: where its
@@ -53,9 +52,9 @@ class BlockLoop:
         def step(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
             a, *sums = self._block(a, b, sums)
-            return [a, at(self._builder, b, of_block), *sums]
+            return [a, self._builder.at(b, of_block), *sums]
 
-        _, _, *sums = carried_loop(self._builder, k, [a, b, *zeros], step)
+        _, _, *sums = self._builder.carried_loop(k, [a, b, *zeros], step)
         return [sums[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
 
     def _block(self, a: ir.Value, b: ir.Value, sums: Sequence[ir.Value]) -> list[ir.Value]:
@@ -63,7 +62,7 @@ class BlockLoop:
         builder, kernel = self._builder, self._kernel
         vectors, block = range(kernel.tile.vectors), kernel.types.b
         columns = [
-            Levels(builder, at(builder, b, v * kernel.lanes * WORD_BYTES), self._row_bytes, block,
+            Levels(builder, builder.at(b, v * kernel.lanes * WORD_BYTES), self._row_bytes, block,
                    self._vector, self._options.isa.permute)
             for v in vectors
         ]  # fmt: skip
@@ -74,31 +73,31 @@ class BlockLoop:
 
         def words(given: list[ir.Value]) -> list[ir.Value]:
             number, a, *parts = given
-            row = at(builder, b, builder.mul(number, self._row_bytes))
-            self._ask(at(builder, row, self._ahead))
+            row = builder.at(b, number, self._row_bytes)
+            self._ask(builder.at(row, self._ahead))
             packed = [levels.word(number) for levels in columns]
             for step in range(of_word):
                 row_of_b = [x.number(p, step) for x, p in zip(columns, packed, strict=True)]
                 first = step % chains * size
                 for i in range(kernel.mr):
-                    place = at(builder, at(builder, a, self._a_rows[i]), step * WORD_BYTES)
+                    place = builder.at(builder.at(a, self._a_rows[i]), step * WORD_BYTES)
                     element = builder.load(place, typ=self._vector.element, align=WORD_BYTES)
-                    value = splat(builder, element, kernel.lanes)
+                    value = builder.splat(element, kernel.lanes)
                     for v in vectors:
                         here = first + i * len(vectors) + v
                         parts[here] = self._multiply_add(builder, value, row_of_b[v], parts[here])
-            after = builder.add(number, const(1))
-            return [after, at(builder, a, of_word * WORD_BYTES), *parts]
+            after = builder.add(number, 1)
+            return [after, builder.at(a, of_word * WORD_BYTES), *parts]
 
         first = [const(0), a, *[zero] * (size * chains)]
         count = const(block.numbers * bits // (8 * WORD_BYTES))
-        _, a, *parts = carried_loop(builder, count, first, words, some=True)
-        after = at(builder, b, count.constant * self._row_bytes.constant)
+        _, a, *parts = builder.carried_loop(count, first, words, some=True)
+        after = builder.at(b, count.constant * self._row_bytes.constant)
         for _ in range(block.itemsize // WORD_BYTES - count.constant):
-            self._ask(at(builder, after, self._ahead))
-            after = at(builder, after, self._row_bytes)
+            self._ask(builder.at(after, self._ahead))
+            after = builder.at(after, self._row_bytes)
         scales = [levels.scale() for levels in columns]
-        total = add_chains(builder, parts, size)
+        total = builder.add_chains(parts, size)
         return [a, *(
             self._multiply_add(builder, part, scales[n % len(scales)], old)
             for n, (part, old) in enumerate(zip(total, sums, strict=True))
@@ -108,7 +107,7 @@ class BlockLoop:
         """Prefetch the tile's part of a row of words."""
         tile = self._kernel.tile.vectors * self._kernel.lanes * WORD_BYTES
         for line in range(0, tile, self._options.line_bytes):
-            prefetch(self._builder, at(self._builder, row, line), L1)
+            prefetch(self._builder, self._builder.at(row, line), L1)
 
 
 MOST_WORDS = 4
@@ -135,7 +134,7 @@ class ByteBlockLoop(BlockLoop):
         def words(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *parts = given
             for number in range(unrolled):
-                self._ask(at(builder, b, self._ahead))
+                self._ask(builder.at(b, self._ahead))
                 packed = [self._vector_at(b, v, integers) for v in vectors]
                 for field in range(of_word):
                     shift = every(integers, 8 - bits * (field + 1))
@@ -143,29 +142,29 @@ class ByteBlockLoop(BlockLoop):
                     step = number * of_word + field
                     first = step % chains * size
                     for i in range(kernel.mr):
-                        place = at(builder, at(builder, a, self._a_rows[i]), step * WORD_BYTES)
+                        place = builder.at(builder.at(a, self._a_rows[i]), step * WORD_BYTES)
                         word = builder.load(place, typ=I32, align=WORD_BYTES)
-                        row = splat(builder, word, kernel.lanes)
+                        row = builder.splat(word, kernel.lanes)
                         for v in vectors:
                             here = first + i * len(vectors) + v
                             parts[here] = self._multiply_add(builder, row, levels[v], parts[here])
                         if has_zeros:
                             here = chains * size + i
                             parts[here] = self._multiply_add(builder, row, ones, parts[here])
-                b = at(builder, b, self._row_bytes)
-            return [at(builder, a, unrolled * of_word * WORD_BYTES), b, *parts]
+                b = builder.at(b, self._row_bytes)
+            return [builder.at(a, unrolled * of_word * WORD_BYTES), b, *parts]
 
         first = [a, b, *[ir.Constant(integers, None)] * (size * chains + of_rows)]
-        a, b, *parts = carried_loop(builder, const(count // unrolled), first, words, some=True)
-        self._ask(at(builder, b, self._ahead))
+        a, b, *parts = builder.carried_loop(const(count // unrolled), first, words, some=True)
+        self._ask(builder.at(b, self._ahead))
         scales = [self._vector_at(b, v, self._vector) for v in vectors]
         zeros = []
         if has_zeros:
-            b = at(builder, b, self._row_bytes)
-            self._ask(at(builder, b, self._ahead))
+            b = builder.at(b, self._row_bytes)
+            self._ask(builder.at(b, self._ahead))
             zeros = [builder.fneg(self._vector_at(b, v, self._vector)) for v in vectors]
         of_row = [builder.sitofp(x, self._vector) for x in parts[size * chains :]]
-        total = add_chains(builder, parts[: size * chains], size)
+        total = builder.add_chains(parts[: size * chains], size)
         found = []
         for here, (part, old) in enumerate(zip(total, sums, strict=True)):
             i, v = divmod(here, len(vectors))
@@ -177,7 +176,7 @@ class ByteBlockLoop(BlockLoop):
 
     def _vector_at(self, row: ir.Value, v: int, kind: ir.VectorType) -> ir.Value:
         """The `v`-th vector of a row of words."""
-        place = at(self._builder, row, v * self._kernel.lanes * WORD_BYTES)
+        place = self._builder.at(row, v * self._kernel.lanes * WORD_BYTES)
         return self._builder.load(place, typ=kind, align=WORD_BYTES)
 
 

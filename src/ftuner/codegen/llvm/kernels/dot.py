@@ -15,19 +15,14 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import (
     I32,
     I64,
-    add_chains,
-    at,
+    IRBuilder,
     begun,
     const,
     quarter_lanes,
     scalar_type,
-    shuffle,
-    slot,
-    transpose,
 )
 from ftuner.codegen.llvm.ir.instructions import Emitter, emitter_of
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.core.cpu.tile import UKernel
@@ -45,19 +40,17 @@ def emit_dot(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> ir.Func
         pointer.add_attribute("noalias")
     assert kernel.types == product_types(kernel.types.c), "dot tiles are of one dtype"
     size = kernel.types.c.itemsize
-    a_stride = slot(builder, context, Context.A_STRIDE)
-    tile_step = slot(builder, context, Context.A_TILE_STRIDE)
-    b_stride = slot(builder, context, Context.B_K_STRIDE)
-    c_stride = slot(builder, context, Context.C_ROW_STRIDE)
-    accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
-    columns = [at(builder, b, builder.mul(b_stride, const(j))) for j in range(kernel.nr)]
-    with counted_loop(builder, const(0), tiles) as tile:
-        first = at(builder, a, builder.mul(tile, tile_step))
-        rows = [at(builder, first, builder.mul(a_stride, const(i))) for i in range(kernel.mr)]
+    a_stride, tile_step = builder.slots(context, Context.A_STRIDE, Context.A_TILE_STRIDE)
+    b_stride, c_stride = builder.slots(context, Context.B_K_STRIDE, Context.C_ROW_STRIDE)
+    accumulate = builder.icmp_signed("!=", builder.slot(context, Context.ACCUMULATE), 0)
+    columns = [builder.at(b, b_stride, j) for j in range(kernel.nr)]
+    with builder.counted_loop(0, tiles) as tile:
+        first = builder.at(a, tile, tile_step)
+        rows = [builder.at(first, a_stride, i) for i in range(kernel.mr)]
         totals = _dot_products(builder, kernel, isa, rows, columns, k)
-        corner = at(builder, c, builder.mul(builder.mul(tile, const(kernel.mr)), c_stride))
+        corner = builder.at(c, builder.mul(tile, kernel.mr), c_stride)
         places = [
-            at(builder, at(builder, corner, builder.mul(c_stride, const(i))), j * size)
+            builder.at(builder.at(corner, c_stride, i), j * size)
             for i in range(kernel.mr)
             for j in range(kernel.nr)
         ]
@@ -71,9 +64,8 @@ def emit_dot(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> ir.Func
 
 
 def _store(
-    builder: ir.IRBuilder, kernel: UKernel, totals: Sums, places: Sequence[ir.Value],
-    accumulates: bool,
-) -> None:  # fmt: skip
+    builder: IRBuilder, kernel: UKernel, totals: Sums, places: Sequence[ir.Value], accumulates: bool
+) -> None:
     """Store the elements of a tile. A vector that is one piece of a row is stored as one."""
     size = kernel.types.c.itemsize
     number = 0
@@ -93,7 +85,7 @@ def _store(
 
 
 def _dot_products(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     kernel: UKernel,
     isa: InstructionSet,
     rows: Sequence[ir.Value],
@@ -109,8 +101,8 @@ def _dot_products(
     zero = ir.Constant(vector, None)
 
     def step(offset: ir.Value, sums: Sums) -> Sums:
-        a_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in rows]
-        b_k = [builder.load(at(builder, p, offset), typ=vector, align=size) for p in columns]
+        a_k = [builder.load(builder.at(p, offset), typ=vector, align=size) for p in rows]
+        b_k = [builder.load(builder.at(p, offset), typ=vector, align=size) for p in columns]
         return _multiply(builder, a_k, b_k, sums, multiply_add)
 
     def rounds(offset: ir.Value, count: ir.Value, sums: Sums, steps: int) -> tuple[ir.Value, Sums]:
@@ -121,43 +113,43 @@ def _dot_products(
             done: Sums = []
             for chain in range(steps):
                 done += step(here, carried[chain * tile : (chain + 1) * tile])
-                here = builder.add(here, const(lanes * size))
+                here = builder.add(here, lanes * size)
             return [here, *done]
 
-        end, *result = carried_loop(builder, count, [offset, *sums], body)
+        end, *result = builder.carried_loop(count, [offset, *sums], body)
         return end, result
 
-    vectors = builder.udiv(k, const(lanes))
+    vectors = builder.udiv(k, lanes)
     sums = [zero] * (tile * chains)
-    offset, sums = rounds(const(0), builder.udiv(vectors, const(chains)), sums, chains)
+    offset, sums = rounds(const(0), builder.udiv(vectors, chains), sums, chains)
     if chains > 1:
-        left = builder.urem(vectors, const(chains))
+        left = builder.urem(vectors, chains)
         offset, first = rounds(offset, left, sums[:tile], 1)
         sums = first + sums[tile:]
-    sums = add_chains(builder, sums, tile)
+    sums = builder.add_chains(sums, tile)
 
-    left = builder.urem(k, const(lanes))
+    left = builder.urem(k, lanes)
     quarter = quarter_lanes(dtype)
     if isa.masked:
         mask = lanes_below(builder, left, lanes)
 
         def masked_step(sums: Sums) -> Sums:
-            a_k = [load_lanes(builder, at(builder, p, offset), vector, size, mask) for p in rows]
-            b_k = [load_lanes(builder, at(builder, p, offset), vector, size, mask) for p in columns]
+            a_k = [load_lanes(builder, builder.at(p, offset), vector, size, mask) for p in rows]
+            b_k = [load_lanes(builder, builder.at(p, offset), vector, size, mask) for p in columns]
             return _multiply(builder, a_k, b_k, sums, multiply_add)
 
-        some = builder.zext(builder.icmp_signed("!=", left, const(0)), I64)
-        return _totals(builder, carried_loop(builder, some, sums, masked_step), quarter)
+        some = builder.zext(builder.icmp_signed("!=", left, 0), I64)
+        return _totals(builder, builder.carried_loop(some, sums, masked_step), quarter)
 
     def scalar_step(values: list[ir.Value]) -> list[ir.Value]:
         here, *carried = values
-        a_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in rows]
-        b_k = [builder.load(at(builder, p, here), typ=element, align=size) for p in columns]
+        a_k = [builder.load(builder.at(p, here), typ=element, align=size) for p in rows]
+        b_k = [builder.load(builder.at(p, here), typ=element, align=size) for p in columns]
         done = _multiply(builder, a_k, b_k, carried, multiply_add)
-        return [builder.add(here, const(size)), *done]
+        return [builder.add(here, size), *done]
 
     none = ir.Constant(element, 0.0)
-    rest = carried_loop(builder, left, [offset, *([none] * tile)], scalar_step)[1:]
+    rest = builder.carried_loop(left, [offset, *([none] * tile)], scalar_step)[1:]
     # The rest of a sum is one more of its lanes.
     lane = ir.Constant(I32, 0)
     first = [builder.extract_element(x, lane) for x in sums]
@@ -167,7 +159,7 @@ def _dot_products(
 
 
 def _multiply(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     a_k: Sequence[ir.Value],
     b_k: Sequence[ir.Value],
     sums: Sums,
@@ -177,20 +169,20 @@ def _multiply(
     return [multiply_add(builder, x, y, z) for (x, y), z in zip(pairs, sums, strict=True)]
 
 
-def _totals(builder: ir.IRBuilder, sums: Sums, count: int) -> Sums:
+def _totals(builder: IRBuilder, sums: Sums, count: int) -> Sums:
     """The sums of all lanes of each vector: `count` of them in each vector of the result, of which
     the last may have lanes that mean nothing."""
     found = []
     for first in range(0, len(sums), count):
         some = sums[first : first + count]
-        turned = transpose(builder, some + some[-1:] * (count - len(some)), count)
+        turned = builder.transpose(some + some[-1:] * (count - len(some)), count)
         while len(turned) > 1:
             pairs = zip(turned[::2], turned[1::2], strict=True)
             turned = [builder.fadd(x, y) for x, y in pairs]
         (value,) = turned
         while value.type.count > count:
             half = value.type.count // 2
-            low, high = (shuffle(builder, value, value, range(i, i + half)) for i in (0, half))
+            low, high = (builder.shuffle(value, value, range(i, i + half)) for i in (0, half))
             value = builder.fadd(low, high)
         found.append(value)
     return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import at, const, reserve, scalar_type, slot, slot_address
-from ftuner.codegen.llvm.ir.loops import Rows, copy_rows, counted_loop
+from ftuner.codegen.llvm.ir.builder import begun, const, scalar_type
+from ftuner.codegen.llvm.ir.rows import Rows, copy_rows
 from ftuner.codegen.llvm.kernels.product import FINISH_TYPE, Access, Place, applied
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.codegen.llvm.native.symbols import finish_symbol
@@ -20,24 +20,23 @@ from ftuner.hardware.isa import InstructionSet
 
 def emit(module: ir.Module, kernel: UKernel, isa: InstructionSet) -> None:
     """Add the function of the dtype and epilogue of a uKernel of one vector, a `FINISH_TYPE`."""
-    function = ir.Function(module, FINISH_TYPE, finish_symbol(kernel))
-    context, c, row, column, rows, columns = function.args
+    builder, given = begun(module, FINISH_TYPE, finish_symbol(kernel))
+    context, c, row, column, rows, columns = given
     for pointer in (context, c):
         pointer.add_attribute("noalias")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
     dtype, lanes = kernel.types.c, kernel.lanes
     size, masked = dtype.itemsize, isa.masked
-    stride = slot(builder, context, Context.C_ROW_STRIDE)
-    operands = slot_address(builder, context, Context.OPERANDS)
-    own = Rows(reserve(builder, ir.VectorType(scalar_type(dtype), lanes)), const(0))
-    with counted_loop(builder, const(0), columns, const(lanes)) as first:
+    stride = builder.slot(context, Context.C_ROW_STRIDE)
+    operands = builder.slot_address(context, Context.OPERANDS)
+    own = Rows(builder.reserve(ir.VectorType(scalar_type(dtype), lanes)), const(0))
+    with builder.counted_loop(0, columns, lanes) as first:
         valid = builder.sub(columns, first)
-        ragged = builder.icmp_signed("<", valid, const(lanes))
+        ragged = builder.icmp_signed("<", valid, lanes)
         access = Access(builder, kernel, valid if masked else None)
         at_column = builder.add(column, first)
-        top = at(builder, c, builder.mul(first, const(size)))
-        with counted_loop(builder, const(0), rows) as i:
-            there = Rows(at(builder, top, builder.mul(i, stride)), const(0))
+        top = builder.at(c, first, size)
+        with builder.counted_loop(0, rows) as i:
+            there = Rows(builder.at(top, i, stride), const(0))
             place = Place(
                 operands, builder.add(row, i), at_column, access, None if masked else valid,
                 isa.fused,

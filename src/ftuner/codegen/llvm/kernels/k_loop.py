@@ -17,21 +17,8 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    add_chains,
-    at,
-    const,
-    in_order,
-    joined,
-    maximum,
-    opaque,
-    pointer_slot,
-    scalar_type,
-    slot,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import IRBuilder, const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import L1, L2, emitter_of, prefetch
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.kernels.widen import widened
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
@@ -72,7 +59,7 @@ class Multiples:
     """Multiples of a run-time distance. The odd ones are computed once; an address adds one of
     them, times a power of two."""
 
-    def __init__(self, builder: ir.IRBuilder, distance: ir.Value, count: int) -> None:
+    def __init__(self, builder: IRBuilder, distance: ir.Value, count: int) -> None:
         self._builder = builder
         self._fixed = distance.constant if isinstance(distance, ir.Constant) else None
         self._odd = {1: distance}
@@ -83,8 +70,8 @@ class Multiples:
     def _of_odd(self, odd: int) -> ir.Value:
         if odd not in self._odd:
             # LLVM would rather add the distance again for each multiple, in every round.
-            product = self._builder.mul(self._odd[1], const(odd))
-            self._odd[odd] = opaque(self._builder, product)
+            product = self._builder.mul(self._odd[1], odd)
+            self._odd[odd] = self._builder.opaque(product)
         return self._odd[odd]
 
     def __getitem__(self, number: int) -> ir.Value:
@@ -92,7 +79,7 @@ class Multiples:
             return const(number * (self._fixed or 0))
         power = _power_of_two(number)
         odd = self._of_odd(number // power)
-        return odd if power == 1 else self._builder.mul(odd, const(power))
+        return odd if power == 1 else self._builder.mul(odd, power)
 
 
 def _power_of_two(number: int) -> int:
@@ -102,7 +89,7 @@ def _power_of_two(number: int) -> int:
 
 class KLoop:
     def __init__(
-        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
+        self, builder: IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
         window: WindowRows | None = None, of_block: int = 1,
     ) -> None:  # fmt: skip
         """`window`: how the tile reads A, if through one. `of_block`: steps of each step that the
@@ -116,7 +103,7 @@ class KLoop:
         self._size = size = types.a.itemsize
         self._steps = steps_of_round(kernel, isa, tuning)
         self._size_of_set = kernel.mr * kernel.tile.vectors
-        a_stride = slot(builder, context, Context.A_STRIDE)
+        a_stride = builder.slot(context, Context.A_STRIDE)
         in_columns = kernel.a_layout == COLUMN
         a_row, a_k = (const(size), a_stride) if in_columns else (a_stride, const(size))
         self._window, self._of_block = window, of_block
@@ -125,33 +112,33 @@ class KLoop:
         self._row_of_b_bytes = kernel.nr * types.b.itemsize
         self._read_bytes = kernel.tile.vectors * kernel.lanes * types.b.itemsize
         in_place = kernel.b_layout == STRIDED
-        b_k = slot(builder, context, Context.B_K_STRIDE) if in_place else None
+        b_k = builder.slot(context, Context.B_K_STRIDE) if in_place else None
         self._b_steps = Multiples(builder, b_k or const(self._row_of_b_bytes), self._steps + 1)
         self._ahead = const(tuning.tail_prefetch_bytes)
         if b_k is not None:
-            self._ahead = builder.mul(b_k, const(tuning.prefetch_steps))
+            self._ahead = builder.mul(b_k, tuning.prefetch_steps)
 
     def later(self, tile: ir.Value, a: ir.Value, k: ir.Value) -> list[Stream]:
         """B and A that the tile fetches for later."""
         builder, kernel, context = self._builder, self._kernel, self._context
-        step = slot(builder, context, Context.NEXT_B_STEP)
+        step = builder.slot(context, Context.NEXT_B_STEP)
         # Of a panel of blocks that were widened, the driver counts the blocks.
-        step = builder.udiv(step, const(kernel.tile.parts * self._of_block))
-        first = pointer_slot(builder, context, Context.NEXT_B)
-        found = [Stream(at(builder, first, builder.mul(builder.mul(tile, k), step)), step)]
+        step = builder.udiv(step, kernel.tile.parts * self._of_block)
+        first = builder.pointer_slot(context, Context.NEXT_B)
+        found = [Stream(builder.at(first, builder.mul(tile, k), step), step)]
         if kernel.a_layout == ROW:
-            distance = slot(builder, context, Context.NEXT_A_DISTANCE)
-            wanted = builder.icmp_signed("!=", distance, const(0))
-            step = builder.select(wanted, const(kernel.mr * self._size), const(0))
-            found.append(Stream(at(builder, a, distance), step))
+            distance = builder.slot(context, Context.NEXT_A_DISTANCE)
+            wanted = builder.icmp_signed("!=", distance, 0)
+            step = builder.select(wanted, kernel.mr * self._size, 0)
+            found.append(Stream(builder.at(a, distance), step))
         return found
 
     def asks(self, tile: ir.Value) -> ir.Value | None:
         """Whether the tile asks for its own B ahead; None if it does in any case."""
         if self._kernel.tail or self._kernel.b_layout == STRIDED:
             return None
-        asking = slot(self._builder, self._context, Context.ASKS_FOR_B)
-        asking = self._builder.mul(asking, const(self._kernel.tile.parts))
+        asking = self._builder.slot(self._context, Context.ASKS_FOR_B)
+        asking = self._builder.mul(asking, self._kernel.tile.parts)
         return self._builder.icmp_signed("<", tile, asking)
 
     def sums(self, tile: ir.Value, a: ir.Value, b: ir.Value, k: ir.Value) -> list[list[ir.Value]]:
@@ -174,23 +161,23 @@ class KLoop:
                 with has:
                     ends.append((*self._in_turn(values, k, streams, asked=False), builder.block))
             (left, *values) = (
-                joined(builder, both, [block for *_, block in ends])
+                builder.joined(both, [block for *_, block in ends])
                 for both in zip(*([first, *rest] for first, rest, _ in ends), strict=True)
             )
         end = 2 + self._size_of_set
         before = builder.block
         # In a loop that may run no round, LLVM keeps a sum of NEON on the stack.
-        with builder.if_then(builder.icmp_signed(">", left, const(0))):
+        with builder.if_then(builder.icmp_signed(">", left, 0)):
             rest = self._rounds(left, values[:end], 1, asked=False, some=True)
             inside = builder.block
         both = zip(values[:end], rest, strict=True)
-        values[:end] = [joined(builder, pair, [before, inside]) for pair in both]
+        values[:end] = [builder.joined(pair, [before, inside]) for pair in both]
         return self._added(values[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:
         """The sums of all chains together, row by row."""
         shape = self._kernel.tile
-        total = add_chains(self._builder, sums, self._size_of_set)
+        total = self._builder.add_chains(sums, self._size_of_set)
         return [total[i * shape.vectors : (i + 1) * shape.vectors] for i in range(shape.mr)]
 
     def _through_window(
@@ -201,20 +188,20 @@ class KLoop:
         a, first = values[0], 2 + self._size_of_set
         rounds, left = builder.udiv(window.run, steps), builder.urem(window.run, steps)
 
-        run_of_b = builder.mul(window.run, const(self._row_of_b_bytes))
+        run_of_b = builder.mul(window.run, self._row_of_b_bytes)
 
         def element(given: list[ir.Value]) -> list[ir.Value]:
             place, outside = window.point(a)
-            next_b = at(builder, given[0], run_of_b)
+            next_b = builder.at(given[0], run_of_b)
 
             def taken(count: ir.Value) -> ir.Value:
-                return builder.select(outside, const(0), count)
+                return builder.select(outside, 0, count)
 
             here = self._rounds(taken(rounds), [place, *given], self._steps, asked=False)
             here[:first] = self._rounds(taken(left), here[:first], 1, asked=False)
             return [next_b, *here[2:]]
 
-        return carried_loop(builder, builder.udiv(k, window.run), values[1:], element)[1:]
+        return builder.carried_loop(builder.udiv(k, window.run), values[1:], element)[1:]
 
     def _in_turn(
         self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[Stream], asked: bool
@@ -230,16 +217,16 @@ class KLoop:
         """As `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
         streams in turns."""
         builder, chains = self._builder, self._kernel.tile.chains
-        streams_log2 = slot(builder, self._context, Context.K_STREAMS)
-        spare_log2 = builder.sub(streams_log2, const((chains - 1).bit_length()))
-        turns_log2 = maximum(builder, spare_log2, const(0))
+        streams_log2 = builder.slot(self._context, Context.K_STREAMS)
+        spare_log2 = builder.sub(streams_log2, (chains - 1).bit_length())
+        turns_log2 = builder.maximum(spare_log2, 0)
         turns = builder.shl(const(1), turns_log2)
-        count = builder.mul(turns, const(chains))
-        apart = builder.udiv(builder.lshr(k, turns_log2), const(chains))
+        count = builder.mul(turns, chains)
+        apart = builder.udiv(builder.lshr(k, turns_log2), chains)
         a_apart = builder.mul(apart, self._a_steps[1])
         b_apart = builder.mul(apart, self._b_steps[1])
-        ahead = builder.lshr(slot(builder, self._context, Context.AHEAD), streams_log2)
-        ahead = maximum(builder, ahead, const(self._row_of_b_bytes))
+        ahead = builder.lshr(builder.slot(self._context, Context.AHEAD), streams_log2)
+        ahead = builder.maximum(ahead, self._row_of_b_bytes)
 
         def turn(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
@@ -253,14 +240,14 @@ class KLoop:
         def step(given: list[ir.Value]) -> list[ir.Value]:
             ends = self.fetched(streams, given[: len(streams)], count)
             a, b, *_ = given = given[len(streams) :]
-            _, _, *sums = carried_loop(builder, turns, given, turn, some=True)
+            _, _, *sums = builder.carried_loop(turns, given, turn, some=True)
             return [*ends, self._next(a, self._a_steps[1]), self._next(b, self._b_steps[1]), *sums]
 
         firsts = [stream.first for stream in streams]
-        _, _, *sums = carried_loop(builder, apart, [*firsts, *values], step)[len(streams) :]
+        _, _, *sums = builder.carried_loop(apart, [*firsts, *values], step)[len(streams) :]
         whole = builder.mul(apart, count)
-        a = at(builder, values[0], builder.mul(whole, self._a_steps[1]))
-        b = at(builder, values[1], builder.mul(whole, self._b_steps[1]))
+        a = builder.at(values[0], whole, self._a_steps[1])
+        b = builder.at(values[1], whole, self._b_steps[1])
         return builder.sub(k, whole), [a, b, *sums]
 
     def _in_chunks(
@@ -272,25 +259,25 @@ class KLoop:
         builder = self._builder
         steps_of_chunk = self._tuning.steps_per_prefetch
         rounds_of_chunk = const(ceil(steps_of_chunk / self._steps))
-        chunks = builder.sub(builder.add(rounds, rounds_of_chunk), const(1))
+        chunks = builder.sub(builder.add(rounds, rounds_of_chunk), 1)
         chunks = builder.sdiv(chunks, rounds_of_chunk)
 
         def chunk(given: list[ir.Value]) -> list[ir.Value]:
             left, places, values = given[0], given[1 : 1 + len(streams)], given[1 + len(streams) :]
             whole = builder.icmp_signed(">", left, rounds_of_chunk)
             now = builder.select(whole, rounds_of_chunk, left)
-            ends = self.fetched(streams, places, builder.mul(now, const(self._steps)))
+            ends = self.fetched(streams, places, builder.mul(now, self._steps))
             if self._kernel.a_layout == ROW:
                 line = self._line_bytes
                 lines = range(line, line + steps_of_chunk * self._size, line)
                 for i, offset in product(range(self._kernel.mr), lines):
-                    row = at(builder, values[0], self._a_rows[i])
-                    prefetch(builder, at(builder, row, offset), L1)
+                    row = builder.at(values[0], self._a_rows[i])
+                    prefetch(builder, builder.at(row, offset), L1)
             done = self._rounds(now, values, self._steps, asked, some=True)
             return [builder.sub(left, now), *ends, *done]
 
         first = [rounds, *(stream.first for stream in streams), *values]
-        return carried_loop(builder, chunks, first, chunk)[1 + len(streams) :]
+        return builder.carried_loop(chunks, first, chunk)[1 + len(streams) :]
 
     def fetched(
         self, streams: Sequence[Stream], places: Sequence[ir.Value], steps: ir.Value
@@ -299,9 +286,9 @@ class KLoop:
         builder, ends = self._builder, []
         for place, stream in zip(places, streams, strict=True):
             size = builder.mul(steps, stream.step)
-            with counted_loop(builder, 0, size, self._line_bytes) as offset:
-                prefetch(builder, at(builder, place, offset), L2)
-            ends.append(at(builder, place, size))
+            with builder.counted_loop(0, size, self._line_bytes) as offset:
+                prefetch(builder, builder.at(place, offset), L2)
+            ends.append(builder.at(place, size))
         return ends
 
     def _rounds(
@@ -319,53 +306,53 @@ class KLoop:
         def body(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *sums = given
             for number in range(steps if asked else 0):
-                self.ask(at(builder, b, self._b_steps[number]), self._ahead)
+                self.ask(builder.at(b, self._b_steps[number]), self._ahead)
             for number in range(steps):
                 first = number * size % len(sums)
                 sums[first : first + size] = self._step(a, b, number, sums[first : first + size])
             ends = self._next(a, self._a_steps[steps]), self._next(b, self._b_steps[steps])
             return [*ends, *sums]
 
-        return carried_loop(builder, count, values, body, some)
+        return builder.carried_loop(count, values, body, some)
 
     def _next(self, place: ir.Value, step: ir.Value) -> ir.Value:
         """The place in A or B that a loop goes on with, `step` bytes after another. LLVM does not
         see how it is computed: where it does, looking for cheaper addresses is a tenth of the time
         that a uKernel takes to compile, and finds none."""
-        return opaque(self._builder, at(self._builder, place, step))
+        return self._builder.opaque(self._builder.at(place, step))
 
     def ask(self, row: ir.Value, ahead: ir.Value) -> None:
         """Prefetch the row of B that is `ahead` bytes after another."""
-        row = at(self._builder, row, ahead)
+        row = self._builder.at(row, ahead)
         for line in range(0, self._read_bytes, self._line_bytes):
-            prefetch(self._builder, at(self._builder, row, line), L1)
+            prefetch(self._builder, self._builder.at(row, line), L1)
 
     def _step(
         self, a: ir.Value, b: ir.Value, number: int, sums: Sequence[ir.Value]
     ) -> list[ir.Value]:
         """One step of k, `number` steps after `a` and `b`."""
         builder, kernel = self._builder, self._kernel
-        row = at(builder, b, self._b_steps[number])
+        row = builder.at(b, self._b_steps[number])
         row_of_b = [self._vector_of_b(row, v) for v in range(kernel.tile.vectors)]
-        column = at(builder, a, self._a_steps[number])
+        column = builder.at(a, self._a_steps[number])
         done: list[ir.Value] = []
         for i in range(kernel.tile.mr):
-            address = at(builder, column, self._a_rows[i])
+            address = builder.at(column, self._a_rows[i])
             element = builder.load(address, typ=scalar_type(kernel.types.a), align=self._size)
-            value = splat(builder, element, kernel.lanes)
+            value = builder.splat(element, kernel.lanes)
             added = [
                 self._multiply_add(builder, value, row_of_b[v], sums[i * kernel.tile.vectors + v])
                 for v in range(kernel.tile.vectors)
             ]
             if self._isa.unrolled:
-                in_order(builder, added)
+                builder.in_order(added)
             done += added
         return done
 
     def _vector_of_b(self, row: ir.Value, v: int) -> ir.Value:
         """The `v`-th vector of a row of B, as the tile multiplies it."""
         kernel, types = self._kernel, self._kernel.types
-        place = at(self._builder, row, v * kernel.lanes * types.b.itemsize)
+        place = self._builder.at(row, v * kernel.lanes * types.b.itemsize)
         vector = ir.VectorType(scalar_type(types.multiplied.b), kernel.lanes)
         if types.widens:
             return widened(self._builder, place, types.b, vector, self._isa.converts_float16)

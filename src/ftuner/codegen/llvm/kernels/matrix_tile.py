@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import at, const, maximum, reserve, scalar_type, slot
+from ftuner.codegen.llvm.ir.builder import IRBuilder, const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
-from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, counted_loop
+from ftuner.codegen.llvm.ir.rows import Rows
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.window import WindowRows
 from ftuner.codegen.llvm.native.records import Context
@@ -46,7 +46,7 @@ class MatrixTile:
     after them, to memory from where whole tiles are loaded."""
 
     def __init__(
-        self, builder: ir.IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
+        self, builder: IRBuilder, kernel: UKernel, options: CodeOptions, context: ir.Value,
         k: ir.Value, window: WindowRows | None,
     ) -> None:  # fmt: skip
         unit = options.isa.matrix
@@ -66,18 +66,18 @@ class MatrixTile:
         """The tiles of the steps of k that fill no tile."""
         self._item_bytes, self._steps = types.a.itemsize, unit.steps
         self._row_bytes, self._vector_bytes = kernel.nr * types.b.itemsize, options.isa.vector_bytes
-        self._a_stride = slot(builder, context, Context.A_STRIDE)
+        self._a_stride = builder.slot(context, Context.A_STRIDE)
         self._window, self._loop = window, None
         if window is None:
             self._loop = KLoop(builder, kernel, options, context)
         else:
             copies = ir.ArrayType(scalar_type(types.a), _COPIES * kernel.mr * unit.steps)
-            self._copies = reserve(builder, copies)
+            self._copies = builder.reserve(copies)
         sums = ir.ArrayType(scalar_type(types.accumulator), kernel.mr * vectors * kernel.lanes)
-        self._sums = reserve(builder, sums)
+        self._sums = builder.reserve(sums)
         piece = k if window is None else window.run
-        self._count = builder.udiv(piece, const(unit.steps))
-        self._left = builder.urem(piece, const(unit.steps))
+        self._count = builder.udiv(piece, unit.steps)
+        self._left = builder.urem(piece, unit.steps)
         self._tiles = Tiles(builder)
         row_bytes, steps = const(self._vector_bytes), const(unit.steps)
         shapes = {
@@ -89,12 +89,12 @@ class MatrixTile:
         shapes |= dict.fromkeys(self._whole.b, TileShape(steps, row_bytes))
         if self._rest is None:
             self._copied = [
-                reserve(builder, ir.ArrayType(scalar_type(types.a), rows * unit.steps))
+                builder.reserve(ir.ArrayType(scalar_type(types.a), rows * unit.steps))
                 for rows in (kernel.mr, vectors * unit.steps)
             ]
         else:
-            some = maximum(builder, self._left, const(1))
-            of_a = TileShape(const(kernel.mr), builder.mul(some, const(self._item_bytes)))
+            some = builder.maximum(self._left, 1)
+            of_a = TileShape(const(kernel.mr), builder.mul(some, self._item_bytes))
             shapes |= {self._rest.a[0]: of_a, self._rest.b[0]: TileShape(some, row_bytes)}
         self._tiles.configure(shapes)
         self.release = self._tiles.release
@@ -119,16 +119,16 @@ class MatrixTile:
         for place, number in enumerate(self._of_sums):
             row, v = place // vectors * self._rows, place % vectors
             offset = row * row_bytes + v * self._vector_bytes
-            self._tiles.store(number, at(builder, self._sums, offset), const(row_bytes))
+            self._tiles.store(number, builder.at(self._sums, offset), const(row_bytes))
         kind = ir.VectorType(scalar_type(kernel.types.accumulator), kernel.lanes)
-        with counted_loop(builder, 0, kernel.mr, self.rows.mr) as row:
-            first = at(builder, self._sums, builder.mul(row, const(row_bytes)))
+        with builder.counted_loop(0, kernel.mr, self.rows.mr) as row:
+            first = builder.at(self._sums, row, row_bytes)
             yield (
                 row,
                 [
                     [
                         builder.load(
-                            at(builder, first, i * row_bytes + v * self._vector_bytes),
+                            builder.at(first, i * row_bytes + v * self._vector_bytes),
                             typ=kind, align=self._vector_bytes,
                         )
                         for v in range(vectors)
@@ -143,22 +143,22 @@ class MatrixTile:
         builder, loop = self._builder, self._loop
         assert loop is not None
         streams, asks = loop.later(tile, a, k), loop.asks(tile)
-        ahead = slot(builder, self._context, Context.AHEAD)
-        ahead = maximum(builder, ahead, const(self._steps * self._row_bytes))
+        ahead = builder.slot(self._context, Context.AHEAD)
+        ahead = builder.maximum(ahead, self._steps * self._row_bytes)
 
         def step(given: list[ir.Value]) -> list[ir.Value]:
             a, b, *places = given
             if asks is not None:
                 with builder.if_then(asks, likely=False):
                     for row in range(self._steps):
-                        loop.ask(at(builder, b, row * self._row_bytes), ahead)
+                        loop.ask(builder.at(b, row * self._row_bytes), ahead)
             places = loop.fetched(streams, places, const(self._steps))
             self._multiply(self._whole, Rows(a, self._a_stride), self._panel(b))
-            a = at(builder, a, self._steps * self._item_bytes)
-            return [a, at(builder, b, self._steps * self._row_bytes), *places]
+            a = builder.at(a, self._steps * self._item_bytes)
+            return [a, builder.at(b, self._steps * self._row_bytes), *places]
 
         firsts = [stream.first for stream in streams]
-        a, b, *_ = carried_loop(builder, self._count, [a, b, *firsts], step)
+        a, b, *_ = builder.carried_loop(self._count, [a, b, *firsts], step)
         with builder.if_then(self._is_left()):
             if self._rest is None:
                 self._multiply(self._whole, *self._copied_rest(a, b))
@@ -169,7 +169,7 @@ class MatrixTile:
         """Add the products of all elements of the window, each of which is a run of k steps."""
         builder, rest = self._builder, self._rest
         assert rest is not None, "windows are read by one tile of rows"
-        run_of_b = builder.mul(window.run, const(self._row_bytes))
+        run_of_b = builder.mul(window.run, self._row_bytes)
         left = lanes_below(builder, self._left, self._kernel.lanes)
 
         def element(given: list[ir.Value]) -> list[ir.Value]:
@@ -181,28 +181,28 @@ class MatrixTile:
                 self._copy(window, place, copy, None)
                 self._multiply(self._whole, Rows(copy, const(self._vector_bytes)), self._panel(b))
                 return [
-                    at(builder, place, self._vector_bytes),
-                    at(builder, b, self._steps * self._row_bytes),
+                    builder.at(place, self._vector_bytes),
+                    builder.at(b, self._steps * self._row_bytes),
                     self._other(copy),
                 ]
 
-            count = builder.select(outside, const(0), self._count)
-            place, rest_of_b, copy = carried_loop(builder, count, [place, b, self._copies], step)
+            count = builder.select(outside, 0, self._count)
+            place, rest_of_b, copy = builder.carried_loop(count, [place, b, self._copies], step)
             with builder.if_then(builder.and_(self._is_left(), builder.not_(outside))):
                 self._copy(window, place, copy, left)
                 rows = Rows(copy, const(self._vector_bytes))
                 self._multiply(rest, rows, self._panel(rest_of_b))
-            return [at(builder, b, run_of_b)]
+            return [builder.at(b, run_of_b)]
 
-        carried_loop(builder, builder.udiv(k, window.run), [b], element)
+        builder.carried_loop(builder.udiv(k, window.run), [b], element)
 
     def _is_left(self) -> ir.Value:
-        return self._builder.icmp_signed("!=", self._left, const(0))
+        return self._builder.icmp_signed("!=", self._left, 0)
 
     def _other(self, copy: ir.Value) -> ir.Value:
         """The other one of the two places for a tile of A."""
         builder = self._builder
-        second = at(builder, self._copies, self._kernel.mr * self._vector_bytes)
+        second = builder.at(self._copies, self._kernel.mr * self._vector_bytes)
         return builder.select(builder.icmp_unsigned("==", copy, second), self._copies, second)
 
     def _copy(
@@ -212,9 +212,9 @@ class MatrixTile:
         builder, kernel = self._builder, self._kernel
         vector = ir.VectorType(scalar_type(kernel.types.a), kernel.lanes)
         for i in range(kernel.mr):
-            address = at(builder, place, window[i])
+            address = builder.at(place, window[i])
             value = load_lanes(builder, address, vector, self._item_bytes, mask)
-            row = at(builder, copy, i * self._vector_bytes)
+            row = builder.at(copy, i * self._vector_bytes)
             builder.store(value, row, align=self._vector_bytes)
 
     def _panel(self, b: ir.Value) -> Rows:
@@ -224,11 +224,11 @@ class MatrixTile:
         """Add the products of the tiles at `a` and those at `b` to the sums."""
         builder, vectors = self._builder, self._kernel.tile.vectors
         for i, number in enumerate(tiles.a):
-            below = builder.mul(a.stride, const(i * self._rows))
-            self._tiles.load(number, at(builder, a.first, below), a.stride)
+            below = builder.mul(a.stride, i * self._rows)
+            self._tiles.load(number, builder.at(a.first, below), a.stride)
         for v in range(vectors):
             of_b = tiles.b[v % len(tiles.b)]
-            self._tiles.load(of_b, at(builder, b.first, v * self._vector_bytes), b.stride)
+            self._tiles.load(of_b, builder.at(b.first, v * self._vector_bytes), b.stride)
             for i, of_a in enumerate(tiles.a):
                 self._tiles.multiply_add(self._row, self._of_sums[i * vectors + v], of_a, of_b)
 
@@ -238,22 +238,22 @@ class MatrixTile:
         of_a, of_b = self._copied
         vector = ir.VectorType(scalar_type(kernel.types.a), kernel.lanes)
         exists = lanes_below(builder, self._left, kernel.lanes)
-        with counted_loop(builder, 0, kernel.mr) as row:
-            place = at(builder, a, builder.mul(row, self._a_stride))
+        with builder.counted_loop(0, kernel.mr) as row:
+            place = builder.at(a, row, self._a_stride)
             value = load_lanes(builder, place, vector, self._item_bytes, exists)
-            builder.store(value, at(builder, of_a, builder.mul(row, const(size))), align=size)
+            builder.store(value, builder.at(of_a, row, size), align=size)
         rows = Rows(of_b, const(kernel.tile.vectors * size))
         zero = ir.Constant(vector, None)
-        with counted_loop(builder, 0, self._steps) as step:
-            target = at(builder, of_b, builder.mul(step, rows.stride))
+        with builder.counted_loop(0, self._steps) as step:
+            target = builder.at(of_b, step, rows.stride)
             for v in range(kernel.tile.vectors):
-                builder.store(zero, at(builder, target, v * size), align=size)
-        with counted_loop(builder, 0, self._left) as step:
-            source = at(builder, b, builder.mul(step, const(self._row_bytes)))
-            target = at(builder, of_b, builder.mul(step, rows.stride))
+                builder.store(zero, builder.at(target, v * size), align=size)
+        with builder.counted_loop(0, self._left) as step:
+            source = builder.at(b, step, self._row_bytes)
+            target = builder.at(of_b, step, rows.stride)
             for v in range(kernel.tile.vectors):
                 value = builder.load(
-                    at(builder, source, v * size), typ=vector, align=self._item_bytes
+                    builder.at(source, v * size), typ=vector, align=self._item_bytes
                 )
-                builder.store(value, at(builder, target, v * size), align=size)
+                builder.store(value, builder.at(target, v * size), align=size)
         return Rows(of_a, const(size)), rows

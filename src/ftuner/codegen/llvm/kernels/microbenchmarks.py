@@ -13,9 +13,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, begun, const, scalar_type
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const, scalar_type
 from ftuner.codegen.llvm.ir.instructions import Tiles, TileShape, emitter_of
-from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.objects.jit import compile_object, has_instruction, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.dtype import FLOAT32
@@ -101,15 +100,15 @@ def _chains(isa: InstructionSet) -> int:
     return isa.vector_registers * 3 // 4
 
 
-def _begin(module: ir.Module, name: str) -> tuple[ir.IRBuilder, Sequence[ir.Value]]:
+def _begin(module: ir.Module, name: str) -> tuple[IRBuilder, Sequence[ir.Value]]:
     return begun(module, ir.FunctionType(VOID, [PTR, I64, I64, PTR]), name)
 
 
-def _element(builder: ir.IRBuilder, base: ir.Value, kind: ir.Type, index: int) -> ir.Value:
+def _element(builder: IRBuilder, base: ir.Value, kind: ir.Type, index: int) -> ir.Value:
     return builder.gep(base, [ir.Constant(I64, index)], source_etype=kind)
 
 
-def _variables(builder: ir.IRBuilder, kind: ir.Type, count: int) -> list[ir.Value]:
+def _variables(builder: IRBuilder, kind: ir.Type, count: int) -> list[ir.Value]:
     """Zeros in memory, which the optimiser turns into registers."""
     variables = [builder.alloca(kind) for _ in range(count)]
     for variable in variables:
@@ -117,9 +116,7 @@ def _variables(builder: ir.IRBuilder, kind: ir.Type, count: int) -> list[ir.Valu
     return variables
 
 
-def _finish(
-    builder: ir.IRBuilder, sink: ir.Value, kind: ir.Type, variables: list[ir.Value]
-) -> None:
+def _finish(builder: IRBuilder, sink: ir.Value, kind: ir.Type, variables: list[ir.Value]) -> None:
     """Store the variables, so that none is optimised away."""
     for i, variable in enumerate(variables):
         builder.store(builder.load(variable, typ=kind), _element(builder, sink, kind, i))
@@ -131,7 +128,7 @@ def _emit_clock(module: ir.Module) -> None:
     builder, (data, _, repeats, sink) = _begin(module, "clock")
     x, y = (builder.load(_element(builder, data, I64, i), typ=I64) for i in range(2))
     variables = _variables(builder, I64, 1)
-    with counted_loop(builder, 0, repeats):
+    with builder.counted_loop(0, repeats):
         value = builder.load(variables[0], typ=I64)
         for _ in range(CHAIN_STEPS // 2):
             value = builder.xor(builder.add(value, x), y)
@@ -150,7 +147,7 @@ def _emit_multiply_add(
     multiply_add, fused = emitter_of(isa, types), isa.multiply_add(types).fused
     x, y = (builder.load(_element(builder, data, read, i), typ=read) for i in range(2))
     variables = _variables(builder, kind, chains)
-    with counted_loop(builder, 0, repeats):
+    with builder.counted_loop(0, repeats):
         values = [builder.load(v, typ=kind) for v in variables]
         for _ in range(steps):
             if fused:
@@ -177,7 +174,7 @@ def _emit_tiles(module: ir.Module, unit: MatrixUnit, row: MultiplyAdd) -> None:
         tiles.load(tile, data, ir.Constant(I64, 0))
     for tile in range(TILES):
         tiles.zero(tile)
-    with counted_loop(builder, 0, repeats):
+    with builder.counted_loop(0, repeats):
         for _ in range(ISSUE_STEPS):
             for tile in range(TILES):
                 tiles.multiply_add(row, tile, of_a, of_b)
@@ -191,10 +188,10 @@ def _emit_read(module: ir.Module, isa: InstructionSet) -> None:
     kind = ir.VectorType(I64, isa.vector_bytes // 8)
     variables = _variables(builder, kind, _READ_VECTORS)
     with (
-        counted_loop(builder, 0, repeats),
-        counted_loop(builder, 0, size, _READ_VECTORS * isa.vector_bytes) as offset,
+        builder.counted_loop(0, repeats),
+        builder.counted_loop(0, size, _READ_VECTORS * isa.vector_bytes) as offset,
     ):
-        base = at(builder, data, offset)
+        base = builder.at(data, offset)
         for i, variable in enumerate(variables):
             address = _element(builder, base, kind, i)
             value = builder.load(address, align=isa.vector_bytes, typ=kind)

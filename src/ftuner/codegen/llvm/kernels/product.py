@@ -19,27 +19,12 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    at,
-    begun,
-    call_address,
-    const,
-    joined,
-    pointer_slot,
-    reserve,
-    scalar_type,
-    slot,
-    slot_address,
-    splat,
-)
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const, scalar_type
 from ftuner.codegen.llvm.ir.functions import cast, emit
 from ftuner.codegen.llvm.ir.half_precision import ROUNDED
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes, store_lanes
-from ftuner.codegen.llvm.ir.loops import Rows, carried_loop, copy_rows, counted_loop
+from ftuner.codegen.llvm.ir.rows import Rows, copy_rows
 from ftuner.codegen.llvm.kernels.block_loop import BlockLoop, ByteBlockLoop
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, KLoop
 from ftuner.codegen.llvm.kernels.matrix_tile import MatrixTile
@@ -74,16 +59,16 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     types = kernel.types
     steps, of_levels = types.steps, types.a.kind == "block" and types.a != types.b
     if steps > 1 and not of_levels:
-        kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, const(steps))
+        kernel, k = replace(kernel, types=kernel.types.multiplied), builder.mul(k, steps)
     # Words of blocks are side by side.
     b_bytes = WORD_BYTES if of_levels else kernel.types.b.itemsize
     dtype = kernel.types.c
     size = dtype.itemsize
-    c_stride = slot(builder, context, Context.C_ROW_STRIDE)
+    c_stride = builder.slot(context, Context.C_ROW_STRIDE)
     scratch = None
     if kernel.tail and not isa.masked:
-        scratch = reserve(builder, ir.ArrayType(scalar_type(dtype), kernel.mr * kernel.nr))
-    tile_step = slot(builder, context, Context.A_TILE_STRIDE)
+        scratch = builder.reserve(ir.ArrayType(scalar_type(dtype), kernel.mr * kernel.nr))
+    tile_step = builder.slot(context, Context.A_TILE_STRIDE)
     window = None
     if kernel.a_layout == WINDOW:
         window = WindowRows(builder, context, a, row, kernel.mr, kernel.types.a.itemsize)
@@ -91,14 +76,14 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
     if kernel.tile.matrix:
         matrix = MatrixTile(builder, kernel, options, context, k, window)
     parts = const(kernel.tile.parts)
-    with counted_loop(builder, const(0), builder.mul(tiles, parts)) as number:
+    with builder.counted_loop(0, builder.mul(tiles, parts)) as number:
         tile, part = builder.udiv(number, parts), builder.urem(number, parts)
-        first_row = builder.mul(tile, const(kernel.mr))
-        first_column = builder.mul(part, const(kernel.tile.vectors * kernel.lanes))
-        a_tile = at(builder, a, builder.mul(tile, tile_step))
-        b_part = at(builder, b, builder.mul(first_column, const(b_bytes)))
-        c_tile = at(builder, c, builder.mul(first_row, c_stride))
-        c_tile = at(builder, c_tile, builder.mul(first_column, const(size)))
+        first_row = builder.mul(tile, kernel.mr)
+        first_column = builder.mul(part, kernel.tile.vectors * kernel.lanes)
+        a_tile = builder.at(a, tile, tile_step)
+        b_part = builder.at(b, first_column, b_bytes)
+        c_tile = builder.at(c, first_row, c_stride)
+        c_tile = builder.at(c_tile, first_column, size)
         c_rows = Rows(c_tile, c_stride)
         corner = builder.add(row, first_row), builder.add(column, first_column)
         _prefetch_rows(builder, kernel, c_rows, options.line_bytes)
@@ -107,7 +92,7 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
             window.enter_tile()
         if matrix is not None:
             with matrix.sums(number, a_tile, b_part, k) as (first, sums):
-                rows = Rows(at(builder, c_tile, builder.mul(first, c_stride)), c_stride)
+                rows = Rows(builder.at(c_tile, first, c_stride), c_stride)
                 place = builder.add(corner[0], first), corner[1]
                 valid = _valid_columns(builder, kernel, context)
                 sums = _as_stored(builder, kernel, sums)
@@ -134,23 +119,23 @@ def emit_ukernel(module: ir.Module, kernel: UKernel, options: CodeOptions) -> ir
 
 
 def finish_stored(
-    builder: ir.IRBuilder, context: ir.Value, c: ir.Value, corner: tuple[ir.Value, ir.Value],
+    builder: IRBuilder, context: ir.Value, c: ir.Value, corner: tuple[ir.Value, ir.Value],
     rows: ir.Value, columns: ir.Value,
 ) -> None:  # fmt: skip
     """Apply an epilogue that the code itself has not, if the context has one, to stored results."""
-    function = slot(builder, context, Context.FINISH)
-    with builder.if_then(builder.icmp_unsigned(">", function, const(1))):
-        call_address(builder, FINISH_TYPE, function, [context, c, *corner, rows, columns])
+    function = builder.slot(context, Context.FINISH)
+    with builder.if_then(builder.icmp_unsigned(">", function, 1)):
+        builder.call_address(FINISH_TYPE, function, [context, c, *corner, rows, columns])
 
 
-def _valid_columns(builder: ir.IRBuilder, kernel: UKernel, context: ir.Value) -> ir.Value | None:
+def _valid_columns(builder: IRBuilder, kernel: UKernel, context: ir.Value) -> ir.Value | None:
     """How many columns of a tail exist; None of full panels."""
-    return slot(builder, context, Context.VALID_COLUMNS) if kernel.tail else None
+    return builder.slot(context, Context.VALID_COLUMNS) if kernel.tail else None
 
 
 @contextmanager
 def _rows_of_c(
-    builder: ir.IRBuilder, kernel: UKernel, context: ir.Value, c: Rows, scratch: ir.Value | None,
+    builder: IRBuilder, kernel: UKernel, context: ir.Value, c: Rows, scratch: ir.Value | None,
     valid: ir.Value | None,
 ) -> Iterator[Rows]:  # fmt: skip
     """Where a tile is stored: `c`, or where there is a scratch tile and columns are missing, that
@@ -160,10 +145,10 @@ def _rows_of_c(
         return
     assert valid is not None
     types = UINT16 if kernel.types.c in ROUNDED else kernel.types.c, kernel.lanes
-    ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+    ragged = builder.icmp_signed("<", valid, kernel.nr)
     own = Rows(scratch, const(kernel.nr * kernel.types.c.itemsize))
-    given = slot(builder, context, Context.ACCUMULATE)
-    accumulate = builder.icmp_signed("!=", given, const(0))
+    given = builder.slot(context, Context.ACCUMULATE)
+    accumulate = builder.icmp_signed("!=", given, 0)
     with builder.if_then(builder.and_(ragged, accumulate)):
         copy_rows(builder, types, c, own, const(kernel.mr), valid)
     yield Rows(*(builder.select(ragged, x, y) for x, y in zip(own, c, strict=True)))
@@ -171,7 +156,7 @@ def _rows_of_c(
         copy_rows(builder, types, own, c, const(kernel.mr), valid)
 
 
-def _as_stored(builder: ir.IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
+def _as_stored(builder: IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
     """Complete sums in the dtype of the epilogue."""
     if kernel.types.finished == kernel.types.accumulator:
         return sums
@@ -179,23 +164,23 @@ def _as_stored(builder: ir.IRBuilder, kernel: UKernel, sums: Sums) -> Sums:
     return [[builder.sitofp(x, floats) for x in row] for row in sums]
 
 
-def _prefetch_rows(builder: ir.IRBuilder, kernel: UKernel, c: Rows, line_bytes: int) -> None:
+def _prefetch_rows(builder: IRBuilder, kernel: UKernel, c: Rows, line_bytes: int) -> None:
     """Ask for the tile's lines of C now: they are written a whole reduction later."""
     last = kernel.tile.vectors * kernel.lanes * kernel.types.c.itemsize - 1
 
     def ask(row: list[ir.Value]) -> list[ir.Value]:
         for offset in (*range(0, last, line_bytes), last):
-            prefetch(builder, at(builder, row[0], offset), L1, write=True)
-        return [at(builder, row[0], c.stride)]
+            prefetch(builder, builder.at(row[0], offset), L1, write=True)
+        return [builder.at(row[0], c.stride)]
 
     if kernel.mr == 1:
         ask([c.first])
     else:
-        carried_loop(builder, const(kernel.mr), [c.first], ask, some=True)
+        builder.carried_loop(const(kernel.mr), [c.first], ask, some=True)
 
 
 def finish_tile(
-    builder: ir.IRBuilder, kernel: UKernel, fused: bool, context: ir.Value, sums: Sums,
+    builder: IRBuilder, kernel: UKernel, fused: bool, context: ir.Value, sums: Sums,
     c: Rows, corner: tuple[ir.Value, ir.Value], valid: ir.Value | None = None,
     masked: bool = False,
 ) -> None:  # fmt: skip
@@ -208,12 +193,12 @@ def finish_tile(
     """
     types, size = kernel.types, kernel.types.c.itemsize
     access = Access(builder, kernel, valid if masked else None)
-    rows = [at(builder, c.first, builder.mul(c.stride, const(i))) for i in range(kernel.mr)]
+    rows = [builder.at(c.first, c.stride, i) for i in range(kernel.mr)]
     offsets = range(0, kernel.tile.vectors * kernel.lanes * size, kernel.lanes * size)
-    addresses = [[at(builder, row, offset) for offset in offsets] for row in rows]
+    addresses = [[builder.at(row, offset) for offset in offsets] for row in rows]
 
     if types.c == types.finished:
-        accumulate = builder.icmp_signed("!=", slot(builder, context, Context.ACCUMULATE), const(0))
+        accumulate = builder.icmp_signed("!=", builder.slot(context, Context.ACCUMULATE), 0)
         sums = _if(
             builder,
             accumulate,
@@ -227,9 +212,9 @@ def finish_tile(
             ],
         )
     if kernel.epilogue != ACCUMULATOR:
-        last = builder.icmp_signed("==", slot(builder, context, Context.FINISH), const(1))
+        last = builder.icmp_signed("==", builder.slot(context, Context.FINISH), 1)
         given = sums
-        slots = slot_address(builder, context, Context.OPERANDS)
+        slots = builder.slot_address(context, Context.OPERANDS)
         place = Place(slots, *corner, access, None if masked else valid, fused)
         sums = _if(builder, last, given, lambda: _finished(builder, kernel, place, given))
     for values, pointers in zip(sums, addresses, strict=True):
@@ -237,7 +222,7 @@ def finish_tile(
             access.store(_as_c(builder, value, types), pointer, v)
 
 
-def _as_c(builder: ir.IRBuilder, value: ir.Value, types: ProductTypes) -> ir.Value:
+def _as_c(builder: IRBuilder, value: ir.Value, types: ProductTypes) -> ir.Value:
     """A vector of results as memory has it."""
     if types.c in ROUNDED:
         return ROUNDED[types.c](builder, value)
@@ -248,7 +233,7 @@ class Access:
     """Loads and stores of a tile's vectors; of the last one only lanes that exist, if `valid`
     columns are given. Masks follow from `valid` when the code runs."""
 
-    def __init__(self, builder: ir.IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
+    def __init__(self, builder: IRBuilder, kernel: UKernel, valid: ir.Value | None) -> None:
         self._builder = builder
         self._c_size, dtype = kernel.types.c.itemsize, kernel.types.finished
         self._size = dtype.itemsize
@@ -256,7 +241,7 @@ class Access:
         self._last = kernel.tile.vectors - 1
         self._mask: ir.Value | None = None
         if valid is not None:
-            left = builder.sub(valid, const(self._last * kernel.lanes))
+            left = builder.sub(valid, self._last * kernel.lanes)
             self._mask = lanes_below(builder, left, kernel.lanes)
 
     def load(self, address: ir.Value, v: int) -> ir.Value:
@@ -285,7 +270,7 @@ class Place(NamedTuple):
     """Whether the ISA has fused multiply-adds."""
 
 
-def _finished(builder: ir.IRBuilder, kernel: UKernel, place: Place, sums: Sums) -> Sums:
+def _finished(builder: IRBuilder, kernel: UKernel, place: Place, sums: Sums) -> Sums:
     """The epilogue of every vector of a tile; of stages, those whose first operand is there."""
     of_common = stages(kernel.epilogue)
     if not of_common:
@@ -293,7 +278,7 @@ def _finished(builder: ir.IRBuilder, kernel: UKernel, place: Place, sums: Sums) 
     numbers = _numbers(kernel)
     for stage in of_common:
         given, first = sums, min(numbers[operand.name] for operand in operands(stage))
-        pointer = pointer_slot(builder, place.operand_slots, 2 * first)
+        pointer = builder.pointer_slot(place.operand_slots, 2 * first)
         sums = _if(
             builder, builder.icmp_unsigned("!=", pointer, ir.Constant(PTR, None)), given,
             partial(applied, builder, kernel, stage, place, given),
@@ -306,26 +291,26 @@ def _numbers(kernel: UKernel) -> dict[str, int]:
     return {operand.name: i for i, operand in enumerate(operands(kernel.epilogue))}
 
 
-def applied(builder: ir.IRBuilder, kernel: UKernel, expr: Expr, place: Place, sums: Sums) -> Sums:
+def applied(builder: IRBuilder, kernel: UKernel, expr: Expr, place: Place, sums: Sums) -> Sums:
     """The epilogue of a uKernel, or a part of it, of every vector of a tile."""
     numbers = _numbers(kernel)
     dtype, lanes = kernel.types.finished, kernel.lanes
     size, element = dtype.itemsize, scalar_type(dtype)
     operand_slots, row, column, access, valid, fused = place
-    column_bytes = builder.mul(column, const(size))
+    column_bytes = builder.mul(column, size)
     sources = {}
     for operand in operands(expr):
-        base = pointer_slot(builder, operand_slots, 2 * numbers[operand.name])
-        stride = slot(builder, operand_slots, 2 * numbers[operand.name] + 1)
+        base = builder.pointer_slot(operand_slots, 2 * numbers[operand.name])
+        stride = builder.slot(operand_slots, 2 * numbers[operand.name] + 1)
         if operand.kind in ("row", "matrix"):
-            base = at(builder, base, builder.mul(row, stride))
+            base = builder.at(base, row, stride)
         if operand.kind in ("column", "matrix"):
-            base = at(builder, base, column_bytes)
+            base = builder.at(base, column_bytes)
             if valid is not None:
                 rows = kernel.mr if operand.kind == "matrix" else 1
-                scratch = reserve(builder, ir.ArrayType(element, rows * kernel.nr))
+                scratch = builder.reserve(ir.ArrayType(element, rows * kernel.nr))
                 scratch_stride = const(kernel.nr * size)
-                ragged = builder.icmp_signed("<", valid, const(kernel.nr))
+                ragged = builder.icmp_signed("<", valid, kernel.nr)
                 with builder.if_then(ragged):
                     given, own = Rows(base, stride), Rows(scratch, scratch_stride)
                     copy_rows(builder, (dtype, lanes), given, own, const(rows), valid)
@@ -334,7 +319,7 @@ def applied(builder: ir.IRBuilder, kernel: UKernel, expr: Expr, place: Place, su
         sources[operand.name] = (operand.kind, base, stride)
     columns = {
         name: [
-            access.load(at(builder, base, v * lanes * size), v) for v in range(kernel.tile.vectors)
+            access.load(builder.at(base, v * lanes * size), v) for v in range(kernel.tile.vectors)
         ]
         for name, (kind, base, _) in sources.items()
         if kind == "column"
@@ -342,12 +327,12 @@ def applied(builder: ir.IRBuilder, kernel: UKernel, expr: Expr, place: Place, su
     done = []
     for i, values in enumerate(sums):
         at_row = {
-            name: (kind, at(builder, base, builder.mul(stride, const(i))))
+            name: (kind, builder.at(base, stride, i))
             for name, (kind, base, stride) in sources.items()
             if kind != "column"
         }
         of_row = {
-            name: splat(builder, builder.load(address, typ=element, align=size), lanes)
+            name: builder.splat(builder.load(address, typ=element, align=size), lanes)
             for name, (kind, address) in at_row.items()
             if kind == "row"
         }
@@ -357,21 +342,19 @@ def applied(builder: ir.IRBuilder, kernel: UKernel, expr: Expr, place: Place, su
             env |= {name: vectors[v] for name, vectors in columns.items()}
             for name, (kind, address) in at_row.items():
                 if kind == "matrix":
-                    env[name] = access.load(at(builder, address, v * lanes * size), v)
+                    env[name] = access.load(builder.at(address, v * lanes * size), v)
             results.append(emit(builder, expr, env, fused))
         done.append(results)
     return done
 
 
-def _if(
-    builder: ir.IRBuilder, condition: ir.Value, otherwise: Sums, then: Callable[[], Sums]
-) -> Sums:
+def _if(builder: IRBuilder, condition: ir.Value, otherwise: Sums, then: Callable[[], Sums]) -> Sums:
     """`then()` where the condition holds, else `otherwise`; both nested lists of vectors."""
     before = builder.block
     with builder.if_then(condition):
         changed = then()
         inside = builder.block
     return [
-        [joined(builder, both, (before, inside)) for both in zip(*rows, strict=True)]
+        [builder.joined(both, (before, inside)) for both in zip(*rows, strict=True)]
         for rows in zip(otherwise, changed, strict=True)
     ]

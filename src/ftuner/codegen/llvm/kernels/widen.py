@@ -19,15 +19,13 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
+    IRBuilder,
     begun,
     const,
     intrinsic,
     scalar_type,
-    variable,
 )
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
-from ftuner.codegen.llvm.ir.loops import counted_loop
 from ftuner.codegen.llvm.ir.vector_arithmetic import splat
 from ftuner.codegen.llvm.native.symbols import widen_symbol
 from ftuner.core.dtype import BFLOAT16, FLOAT16, INT8, DType, codes_of, levels_of
@@ -38,15 +36,15 @@ WORD_BYTES = 4
 """Blocks are of words."""
 SIGNIFICAND, EXPONENT_BIAS = 23, 127
 """Of float32: stored bits of the significand, and the exponent field of 1."""
-Conversion = Callable[[ir.IRBuilder, ir.Value, ir.VectorType], ir.Value]
+Conversion = Callable[[IRBuilder, ir.Value, ir.VectorType], ir.Value]
 WIDEN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
 
 
-def _from_int8(builder: ir.IRBuilder, narrow: ir.Value, vector: ir.VectorType) -> ir.Value:
+def _from_int8(builder: IRBuilder, narrow: ir.Value, vector: ir.VectorType) -> ir.Value:
     return builder.sitofp(builder.sext(narrow, ir.VectorType(I32, vector.count)), vector)
 
 
-def _from_float16(builder: ir.IRBuilder, words: ir.Value, vector: ir.VectorType) -> ir.Value:
+def _from_float16(builder: IRBuilder, words: ir.Value, vector: ir.VectorType) -> ir.Value:
     halves = ir.VectorType(ir.HalfType(), vector.count)
     return builder.fpext(builder.bitcast(words, halves), vector)
 
@@ -54,7 +52,7 @@ def _from_float16(builder: ir.IRBuilder, words: ir.Value, vector: ir.VectorType)
 def _from_words(dtype: DType) -> Conversion:
     """The conversion by integer arithmetic."""
 
-    def convert(builder: ir.IRBuilder, words: ir.Value, vector: ir.VectorType) -> ir.Value:
+    def convert(builder: IRBuilder, words: ir.Value, vector: ir.VectorType) -> ir.Value:
         found = WIDENED[dtype](builder, words)
         return found if found.type == vector else builder.fpext(found, vector)
 
@@ -73,9 +71,8 @@ call a function of a runtime library."""
 
 
 def widened(
-    builder: ir.IRBuilder, place: ir.Value, dtype: DType, vector: ir.VectorType,
-    converts_float16: bool,
-) -> ir.Value:  # fmt: skip
+    builder: IRBuilder, place: ir.Value, dtype: DType, vector: ir.VectorType, converts_float16: bool
+) -> ir.Value:
     """Elements of `dtype` from `place` on as a vector of floats."""
     kind = ir.VectorType(ir.IntType(dtype.bits), vector.count)
     narrow = builder.load(place, typ=kind, align=dtype.itemsize)
@@ -94,39 +91,38 @@ def emit(module: ir.Module, wide: DType, narrow: DType, lanes: int, isa: Instruc
     if narrow.kind == "block":
         _widen_blocks(builder, narrow, vector, source, target, steps, width, isa.permute)
     else:
-        with counted_loop(builder, const(0), builder.mul(steps, width), lanes) as first:
-            given = at(builder, source, builder.mul(first, const(narrow.itemsize)))
+        with builder.counted_loop(0, builder.mul(steps, width), lanes) as first:
+            given = builder.at(source, first, narrow.itemsize)
             value = widened(builder, given, narrow, vector, isa.converts_float16)
-            place = at(builder, target, builder.mul(first, const(dtype.itemsize)))
+            place = builder.at(target, first, dtype.itemsize)
             builder.store(value, place, align=dtype.itemsize)
     builder.ret_void()
 
 
 def _widen_blocks(
-    builder: ir.IRBuilder, narrow: DType, vector: ir.VectorType, source: ir.Value,
+    builder: IRBuilder, narrow: DType, vector: ir.VectorType, source: ir.Value,
     target: ir.Value, steps: ir.Value, width: ir.Value, permute: str,
 ) -> None:  # fmt: skip
     """Write each block's elements, one k step after the other."""
-    row_bytes = builder.mul(width, const(WORD_BYTES))
+    row_bytes = builder.mul(width, WORD_BYTES)
     with (
-        counted_loop(builder, const(0), steps) as step,
-        counted_loop(builder, const(0), width, vector.count) as column,
+        builder.counted_loop(0, steps) as step,
+        builder.counted_loop(0, width, vector.count) as column,
     ):
-        offset = builder.mul(column, const(WORD_BYTES))
-        block = builder.mul(builder.mul(step, width), const(narrow.itemsize))
-        levels = Levels(builder, at(builder, source, builder.add(block, offset)), row_bytes, narrow,
+        offset = builder.mul(column, WORD_BYTES)
+        block = builder.mul(builder.mul(step, width), narrow.itemsize)
+        levels = Levels(builder, builder.at(source, builder.add(block, offset)), row_bytes, narrow,
                         vector, permute)  # fmt: skip
         scale = levels.scale()
-        wide = builder.mul(builder.mul(step, row_bytes), const(narrow.numbers))
-        first = at(builder, target, builder.add(wide, offset))
+        wide = builder.mul(builder.mul(step, row_bytes), narrow.numbers)
+        first = builder.at(target, builder.add(wide, offset))
         rows = const(levels.of_word)
-        with counted_loop(builder, const(0), const(levels.words)) as word:
+        with builder.counted_loop(0, levels.words) as word:
             bits = levels.word(word)
-            place = at(builder, first, builder.mul(builder.mul(word, rows), row_bytes))
+            place = builder.at(first, builder.mul(word, rows), row_bytes)
             for number in range(levels.of_word):
                 value = builder.fmul(levels.number(bits, number), scale)
-                builder.store(value, at(builder, place, builder.mul(row_bytes, const(number))),
-                              align=WORD_BYTES)  # fmt: skip
+                builder.store(value, builder.at(place, row_bytes, number), align=WORD_BYTES)
 
 
 class Levels:
@@ -134,7 +130,7 @@ class Levels:
     ones are `row_bytes` after them."""
 
     def __init__(
-        self, builder: ir.IRBuilder, place: ir.Value, row_bytes: ir.Value, block: DType,
+        self, builder: IRBuilder, place: ir.Value, row_bytes: ir.Value, block: DType,
         vector: ir.VectorType, permute: str,
     ) -> None:  # fmt: skip
         self._codes, self._permute = codes_of(block), permute
@@ -149,11 +145,11 @@ class Levels:
         self._table = None
         if self._codes and not permute:
             table = ir.ArrayType(vector.element, len(self._codes))
-            self._table = variable(builder, ir.Constant(table, self._codes), 64)
+            self._table = builder.variable(ir.Constant(table, self._codes), 64)
 
     def _row(self, number: ir.Value, kind: ir.VectorType) -> ir.Value:
         builder = self._builder
-        place = at(builder, self._place, builder.mul(number, self._row_bytes))
+        place = builder.at(self._place, number, self._row_bytes)
         return builder.load(place, typ=kind, align=WORD_BYTES)
 
     def scale(self) -> ir.Value:

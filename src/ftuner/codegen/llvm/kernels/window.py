@@ -13,27 +13,8 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    I64,
-    PTR,
-    VOID,
-    at,
-    begun,
-    const,
-    maximum,
-    minimum,
-    opaque,
-    pointer_slot,
-    reserve,
-    slot,
-    slot_address,
-    splat,
-    variable,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
-from ftuner.codegen.llvm.ir.loops import counted_loop, while_holds
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
 _FAR = 1 << 62
@@ -48,24 +29,22 @@ class _Coordinates:
     """Where the windows of a tile's rows begin in x. They are found by functions of the module,
     once for each tile, so that each uKernel does not have a copy."""
 
-    def __init__(
-        self, builder: ir.IRBuilder, record: ir.Value, state: ir.Value, lanes: int
-    ) -> None:
+    def __init__(self, builder: IRBuilder, record: ir.Value, state: ir.Value, lanes: int) -> None:
         """`state`: memory of `size(lanes)` bytes; `lanes`: rows that it has room for."""
         self._builder, self._room = builder, lanes
 
         def three(first: int) -> list[ir.Value]:
-            return [slot(builder, record, first + axis) for axis in range(WINDOW_AXES)]
+            return [builder.slot(record, first + axis) for axis in range(WINDOW_AXES)]
 
         def places(first: int, count: int = WINDOW_AXES) -> list[ir.Value]:
-            return [slot_address(builder, state, first + i) for i in range(count)]
+            return [builder.slot_address(state, first + i) for i in range(count)]
 
         self.strides, self.bytes = three(Window.STRIDES), three(Window.AXIS_BYTES)
         self.taps = three(Window.KERNEL)
         """Elements of the window along each axis."""
-        self.run = slot(builder, record, Window.RUN)
+        self.run = builder.slot(record, Window.RUN)
         self._outputs, self._begin = three(Window.OUTPUTS), three(Window.BEGIN)
-        self._image_bytes = slot(builder, record, Window.IMAGE_BYTES)
+        self._image_bytes = builder.slot(record, Window.IMAGE_BYTES)
         self._narrow, self._wide = ir.VectorType(I32, lanes), ir.VectorType(I64, lanes)
         self._at = places(0, WINDOW_AXES + 1)
         """The image and the output coordinates of the first row of the next tile."""
@@ -73,10 +52,10 @@ class _Coordinates:
         """The element of the window that k begins with."""
         self.least, self.most = places(7), places(10)
         """For each axis, the least and the largest index in `first`."""
-        vectors = at(builder, state, _VECTORS)
-        self.first = [at(builder, vectors, axis * lanes * 4) for axis in range(WINDOW_AXES)]
+        vectors = builder.at(state, _VECTORS)
+        self.first = [builder.at(vectors, axis * lanes * 4) for axis in range(WINDOW_AXES)]
         """For each axis and row, the index of the window's first element."""
-        self.base = at(builder, vectors, WINDOW_AXES * lanes * 4)
+        self.base = builder.at(vectors, WINDOW_AXES * lanes * 4)
         """For each row, bytes from x to the window's first element."""
 
     @staticmethod
@@ -100,39 +79,37 @@ class _Coordinates:
                 indices, base = self._window(coordinates)
                 numbers = ir.Constant(self._wide, list(range(self._room)))
                 step = builder.mul(self.strides[-1], self.bytes[-1])
-                steps = builder.mul(numbers, splat(builder, step, self._room))
+                steps = builder.mul(numbers, builder.splat(step, self._room))
                 builder.store(
-                    builder.add(splat(builder, base, self._room), steps),
-                    self.base,
-                    align=SLOT_BYTES,
+                    builder.add(builder.splat(base, self._room), steps), self.base, align=SLOT_BYTES
                 )
                 for axis, index in enumerate(indices):
-                    vector = splat(builder, builder.trunc(index, I32), self._room)
+                    vector = builder.splat(builder.trunc(index, I32), self._room)
                     last_index = index
                     if axis == WINDOW_AXES - 1:
-                        reach = builder.mul(self.strides[-1], builder.sub(mr, const(1)))
+                        reach = builder.mul(self.strides[-1], builder.sub(mr, 1))
                         last_index = builder.add(index, reach)
                         stride = builder.trunc(self.strides[-1], I32)
                         narrow = ir.Constant(self._narrow, list(range(self._room)))
-                        strides = splat(builder, stride, self._room)
+                        strides = builder.splat(stride, self._room)
                         vector = builder.add(vector, builder.mul(narrow, strides))
                     builder.store(vector, self.first[axis], align=SLOT_BYTES)
                     builder.store(index, self.least[axis])
                     builder.store(last_index, self.most[axis])
             with several:
-                here = [variable(builder, self._value(place)) for place in self._at]
+                here = [builder.variable(self._value(place)) for place in self._at]
                 for least, most in zip(self.least, self.most, strict=True):
-                    builder.store(const(_FAR), least)
-                    builder.store(const(-_FAR), most)
-                with counted_loop(builder, const(0), mr) as row:
+                    builder.store(_FAR, least)
+                    builder.store(-_FAR, most)
+                with builder.counted_loop(0, mr) as row:
                     indices, base = self._window([self._value(place) for place in here])
                     builder.store(base, self._lane(self.base, row, I64))
                     for axis, index in enumerate(indices):
                         place = self._lane(self.first[axis], row, I32)
                         builder.store(builder.trunc(index, I32), place)
                         least, most = self.least[axis], self.most[axis]
-                        builder.store(minimum(builder, self._value(least), index), least)
-                        builder.store(maximum(builder, self._value(most), index), most)
+                        builder.store(builder.minimum(self._value(least), index), least)
+                        builder.store(builder.maximum(self._value(most), index), most)
                     self._move(here, const(1))
         self._move(self._at, mr)
 
@@ -151,8 +128,8 @@ class _Coordinates:
         """Note the element of the window that k begins with."""
         builder = self._builder
         for place in self.begins:
-            builder.store(const(0), place)
-        with builder.if_then(builder.icmp_signed("!=", k_begin, const(0)), likely=False):
+            builder.store(0, place)
+        with builder.if_then(builder.icmp_signed("!=", k_begin, 0), likely=False):
             number = builder.udiv(k_begin, self.run)
             for axis in reversed(range(WINDOW_AXES)):
                 builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
@@ -182,63 +159,63 @@ class _Coordinates:
         def is_beyond() -> ir.Value:
             return builder.icmp_signed(">=", self._value(at[WINDOW_AXES]), self._outputs[-1])
 
-        with while_holds(builder, is_beyond):
+        with builder.while_holds(is_beyond):
             self._next_line(at)
 
     def _next_line(self, at: list[ir.Value]) -> None:
         builder = self._builder
         left = builder.sub(self._value(at[WINDOW_AXES]), self._outputs[-1])
         builder.store(left, at[WINDOW_AXES])
-        middle = builder.add(self._value(at[2]), const(1))
+        middle = builder.add(self._value(at[2]), 1)
         builder.store(middle, at[2])
         with builder.if_then(builder.icmp_signed("==", middle, self._outputs[1])):
-            builder.store(const(0), at[2])
-            slow = builder.add(self._value(at[1]), const(1))
+            builder.store(0, at[2])
+            slow = builder.add(self._value(at[1]), 1)
             builder.store(slow, at[1])
             with builder.if_then(builder.icmp_signed("==", slow, self._outputs[0])):
-                builder.store(const(0), at[1])
-                builder.store(builder.add(self._value(at[0]), const(1)), at[0])
+                builder.store(0, at[1])
+                builder.store(builder.add(self._value(at[0]), 1), at[0])
 
 
 class WindowRows:
     """The rows of the current tile, and where the current element of their windows is."""
 
     def __init__(
-        self, builder: ir.IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int,
+        self, builder: IRBuilder, context: ir.Value, a: ir.Value, row: ir.Value, mr: int,
         item_bytes: int,
     ) -> None:  # fmt: skip
         """`row`: the number of the first row of the first tile; `a`: the address of x;
         `item_bytes`: of an element of x."""
         self._builder, self._mr = builder, mr
-        self._record = record = pointer_slot(builder, context, Context.WINDOW)
+        self._record = record = builder.pointer_slot(context, Context.WINDOW)
         self._lanes = lanes = 1 << (mr - 1).bit_length()
         self._room = room = max(lanes, _LANES)
-        self._state = reserve(builder, ir.ArrayType(I64, _Coordinates.size(room) // SLOT_BYTES))
+        self._state = builder.reserve(ir.ArrayType(I64, _Coordinates.size(room) // SLOT_BYTES))
         self._tile = tile = _Coordinates(builder, record, self._state, room)
         self.run = tile.run
 
         def three(first: int) -> list[ir.Value]:
-            return [slot(builder, record, first + axis) for axis in range(WINDOW_AXES)]
+            return [builder.slot(record, first + axis) for axis in range(WINDOW_AXES)]
 
         self._extents, self._dilations = three(Window.EXTENTS), three(Window.DILATIONS)
-        run_bytes = builder.mul(self.run, const(item_bytes))
+        run_bytes = builder.mul(self.run, item_bytes)
         self._scattered = builder.icmp_signed(">", tile.bytes[-1], run_bytes)
         """Whether neighbouring elements of the window are apart in memory, as those of a group of
         channels are: the hardware's prefetcher does not follow them."""
         self._tile_bytes = builder.mul(const(mr), builder.mul(tile.strides[-1], tile.bytes[-1]))
         """From a row to the same row of the next tile, if that is on the same line."""
-        zeros = pointer_slot(builder, record, Window.ZEROS)
+        zeros = builder.pointer_slot(record, Window.ZEROS)
         self._zeros = builder.sub(builder.ptrtoint(zeros, I64), builder.ptrtoint(a, I64))
         self._narrow, self._wide = ir.VectorType(I32, lanes), ir.VectorType(I64, lanes)
-        self._distances = reserve(builder, self._wide)
+        self._distances = builder.reserve(self._wide)
         """For each row, bytes from x to the current element, where it is outside x for some row."""
         self._current = self._distances
         """The distances that the current element is read by."""
         self._tap, self._least, self._most = (
-            [reserve(builder, I64, SLOT_BYTES) for _ in range(WINDOW_AXES)] for _ in range(3)
+            [builder.reserve(I64, SLOT_BYTES) for _ in range(WINDOW_AXES)] for _ in range(3)
         )
         """The current element, and copies of what `_Coordinates` has, which stay in registers."""
-        self._call("begin", row, slot(builder, context, Context.K_BEGIN))
+        self._call("begin", row, builder.slot(context, Context.K_BEGIN))
 
     def enter_tile(self) -> None:
         """Find where the windows of the next tile begin, and go to their first element."""
@@ -277,24 +254,22 @@ class WindowRows:
             moved = builder.add(moved, builder.mul(offset, self._tile.bytes[axis]))
             least = builder.add(self._value(self._least[axis]), offset)
             most = builder.add(self._value(self._most[axis]), offset)
-            begins = builder.icmp_signed(">=", least, const(0))
+            begins = builder.icmp_signed(">=", least, 0)
             ends = builder.icmp_signed("<", most, self._extents[axis])
             all_inside = builder.and_(all_inside, builder.and_(begins, ends))
-            before = builder.icmp_signed("<", most, const(0))
+            before = builder.icmp_signed("<", most, 0)
             beyond = builder.icmp_signed(">=", least, self._extents[axis])
             all_outside = builder.or_(all_outside, builder.or_(before, beyond))
         with builder.if_then(builder.not_(builder.or_(all_inside, all_outside)), likely=False):
             self._check(offsets, moved)
         # Opaque, or LLVM would keep all distances in vectors and take elements out of them.
-        self._current = opaque(
-            builder, builder.select(all_inside, self._tile.base, self._distances)
-        )
+        self._current = builder.opaque(builder.select(all_inside, self._tile.base, self._distances))
         with builder.if_then(builder.and_(self._scattered, all_inside)):
-            later = at(builder, a, builder.add(moved, self._tile_bytes))
+            later = builder.at(a, builder.add(moved, self._tile_bytes))
             for row in range(self._mr):
-                prefetch(builder, at(builder, later, self[row]), L1)
+                prefetch(builder, builder.at(later, self[row]), L1)
         self._next_tap(taps)
-        return at(builder, a, builder.select(all_inside, moved, const(0))), all_outside
+        return builder.at(a, builder.select(all_inside, moved, 0)), all_outside
 
     def _check(self, offsets: list[ir.Value], moved: ir.Value) -> None:
         """Compute the distances of all rows for an element that is outside x for some."""
@@ -302,26 +277,26 @@ class WindowRows:
         valid: ir.Value | None = None
         for axis, offset in enumerate(offsets):
             index = builder.load(self._tile.first[axis], typ=self._narrow, align=SLOT_BYTES)
-            index = builder.add(index, splat(builder, builder.trunc(offset, I32), lanes))
-            extent = splat(builder, builder.trunc(self._extents[axis], I32), lanes)
+            index = builder.add(index, builder.splat(builder.trunc(offset, I32), lanes))
+            extent = builder.splat(builder.trunc(self._extents[axis], I32), lanes)
             inside = builder.icmp_unsigned("<", index, extent)
             valid = inside if valid is None else builder.and_(valid, inside)
         base = builder.load(self._tile.base, typ=self._wide, align=SLOT_BYTES)
-        distances = builder.add(base, splat(builder, moved, lanes))
-        distances = builder.select(valid, distances, splat(builder, self._zeros, lanes))
+        distances = builder.add(base, builder.splat(moved, lanes))
+        distances = builder.select(valid, distances, builder.splat(self._zeros, lanes))
         builder.store(distances, self._distances)
 
     def _next_tap(self, taps: list[ir.Value]) -> None:
         builder = self._builder
-        tap = builder.add(taps[2], const(1))
+        tap = builder.add(taps[2], 1)
         builder.store(tap, self._tap[2])
         with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[2])):
-            builder.store(const(0), self._tap[2])
-            tap = builder.add(taps[1], const(1))
+            builder.store(0, self._tap[2])
+            tap = builder.add(taps[1], 1)
             builder.store(tap, self._tap[1])
             with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[1])):
-                builder.store(const(0), self._tap[1])
-                builder.store(builder.add(taps[0], const(1)), self._tap[0])
+                builder.store(0, self._tap[1])
+                builder.store(builder.add(taps[0], 1), self._tap[0])
 
     def __getitem__(self, row: int) -> ir.Value:
         """Bytes to where a row of the tile reads the current element of its window."""

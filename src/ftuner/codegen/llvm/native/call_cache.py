@@ -20,20 +20,11 @@ from ftuner.codegen.llvm.ir.builder import (
     I64,
     PTR,
     VOID,
-    at,
+    IRBuilder,
     begun,
-    call_address,
     const,
     intrinsic,
-    pointer_slot,
-    record_at,
-    reserve,
-    set_slot,
-    slot,
-    slot_address,
-    variable,
 )
-from ftuner.codegen.llvm.ir.loops import carried_loop, counted_loop
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
 from ftuner.codegen.llvm.native.program import RUN_TYPE
@@ -63,9 +54,9 @@ def emit_known_call(
     """
     call = _KnownCall(module, known_call_symbol(inputs), inputs + 1, header_bytes)
     builder = call.builder
-    call.go_on_if(builder.icmp_signed("==", call.count, const(inputs + 1)))
-    objects = [pointer_slot(builder, call.arguments, i) for i in range(inputs + 1)]
-    words = [at(builder, value, header_bytes) for value in objects]
+    call.go_on_if(builder.icmp_signed("==", call.count, inputs + 1))
+    objects = builder.pointer_slots(call.arguments, *range(inputs + 1))
+    words = [builder.at(value, header_bytes) for value in objects]
     is_made = builder.icmp_unsigned("==", objects[-1], call.none)
     call.begin_signature()
     for word in words[:-1]:
@@ -83,14 +74,13 @@ def emit_known_call(
 
     def multiply(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
         own_b = words[1] if len(words) > 2 else NULL
-        known_b = pointer_slot(builder, record, Known.B)
+        known_b = builder.pointer_slot(record, Known.B)
         b = builder.select(builder.icmp_unsigned("!=", known_b, NULL), known_b, own_b)
-        c = at(builder, result, header_bytes)
-        operands = pointer_slot(builder, record, Known.OPERANDS)
-        entry = pointer_slot(builder, record, Known.ENTRY)
-        plan = pointer_slot(builder, record, Known.PLAN)
+        c = builder.at(result, header_bytes)
+        operands, entry = builder.pointer_slots(record, Known.OPERANDS, Known.ENTRY)
+        plan = builder.pointer_slot(record, Known.PLAN)
         arguments = [plan, pool, workspace, words[0], b, c, operands]
-        call_address(builder, ENTRY_TYPE, entry, arguments)
+        builder.call_address(ENTRY_TYPE, entry, arguments)
 
     call.run(multiply, objects[-1], is_made, tuning, exclusive=False)
     return builder.function
@@ -100,38 +90,37 @@ def emit_known_program(module: ir.Module, header_bytes: int, tuning: NativeTunin
     """Add the function for the input arrays of a program, which makes its output."""
     call = _KnownCall(module, known_call_symbol(None), Known.MAX_INPUTS, header_bytes)
     builder, count = call.builder, call.count
-    call.go_on_if(builder.icmp_unsigned("<=", count, const(Known.MAX_INPUTS)))
-    arrays = reserve(builder, ir.ArrayType(PTR, Known.MAX_INPUTS + 1))
+    call.go_on_if(builder.icmp_unsigned("<=", count, Known.MAX_INPUTS))
+    arrays = builder.reserve(ir.ArrayType(PTR, Known.MAX_INPUTS + 1))
     call.begin_signature()
-    with counted_loop(builder, 0, count) as number:
-        value = builder.load(record_at(builder, call.arguments, number), typ=PTR)
-        builder.store(value, record_at(builder, arrays, number))
-        call.sign(at(builder, value, header_bytes), ArrayField.ALIGNED)
+    with builder.counted_loop(0, count) as number:
+        value = builder.pointer_slot(call.arguments, number)
+        builder.set_slot(arrays, number, value)
+        call.sign(builder.at(value, header_bytes), ArrayField.ALIGNED)
     record = call.find_record()
 
     def execute(pool: ir.Value, workspace: ir.Value, result: ir.Value) -> None:
-        builder.store(result, record_at(builder, arrays, count))
-        entry = pointer_slot(builder, record, Known.ENTRY)
-        plan = pointer_slot(builder, record, Known.PLAN)
+        builder.set_slot(arrays, count, result)
+        entry, plan = builder.pointer_slots(record, Known.ENTRY, Known.PLAN)
         alone = builder.zext(builder.icmp_unsigned("==", pool, NULL), I64)
-        call_address(builder, RUN_TYPE, entry, [plan, arrays, alone])
+        builder.call_address(RUN_TYPE, entry, [plan, arrays, alone])
 
     call.run(execute, call.none, ir.Constant(I1, 1), tuning, exclusive=True)
 
 
-def _field(builder: ir.IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
+def _field(builder: IRBuilder, word: ir.Value, field: int, kind: ir.Type) -> ir.Value:
     """A field of the array whose data pointer is at `word`."""
-    return builder.load(at(builder, word, field), typ=kind)
+    return builder.load(builder.at(word, field), typ=kind)
 
 
 def _overlap(
-    builder: ir.IRBuilder, record: ir.Value, i: int, word: ir.Value, out: int, out_word: ir.Value
+    builder: IRBuilder, record: ir.Value, i: int, word: ir.Value, out: int, out_word: ir.Value
 ) -> ir.Value:
     """Whether the memory of the `i`-th array and of `out` may overlap."""
 
     def span(number: int, word: ir.Value) -> tuple[ir.Value, ir.Value]:
         first = _field(builder, word, ArrayField.DATA, I64)
-        low, high = (slot(builder, record, Known.SPANS + 2 * number + side) for side in (0, 1))
+        low, high = (builder.slot(record, Known.SPANS + 2 * number + side) for side in (0, 1))
         return builder.add(first, low), builder.add(first, high)
 
     low, high = span(i, word)
@@ -154,8 +143,8 @@ class _KnownCall:
         builder, self._arrays = self.builder, arrays
         # Where calls end that no record is of, and those that a record should be of.
         self._unknown, self._seen = map(builder.append_basic_block, ("unknown", "seen"))
-        self._site = builder.load(at(builder, itself, header_bytes), typ=PTR)
-        self.none = pointer_slot(builder, self._site, Site.NONE)
+        self._site = builder.load(builder.at(itself, header_bytes), typ=PTR)
+        self.none = builder.pointer_slot(self._site, Site.NONE)
 
     def go_on_if(self, condition: ir.Value, otherwise: ir.Block | None = None) -> None:
         """Where the condition does not hold, the call is unknown, if nothing else is given."""
@@ -166,15 +155,15 @@ class _KnownCall:
     def begin_signature(self) -> None:
         """Have memory for the signature of the arrays; see `Known.LENGTH`."""
         builder, most = self.builder, self._arrays * (2 + 2 * Known.MAX_AXES)
-        self._signature = reserve(builder, ir.ArrayType(I64, most))
-        self._length = variable(builder, const(0))
-        self._array_type = pointer_slot(builder, self._site, Site.ARRAY_TYPE)
+        self._signature = builder.reserve(ir.ArrayType(I64, most))
+        self._length = builder.variable(0)
+        self._array_type = builder.pointer_slot(self._site, Site.ARRAY_TYPE)
 
     def append(self, value: ir.Value) -> None:
         builder = self.builder
         end = builder.load(self._length, typ=I64)
-        builder.store(value, record_at(builder, self._signature, end))
-        builder.store(builder.add(end, const(1)), self._length)
+        builder.set_slot(self._signature, end, value)
+        builder.store(builder.add(end, 1), self._length)
 
     def sign(self, word: ir.Value, flags: int) -> None:
         """Append an array to the signature."""
@@ -182,22 +171,22 @@ class _KnownCall:
         type_ = _field(builder, word, ArrayField.TYPE, PTR)
         self.go_on_if(builder.icmp_unsigned("==", type_, self._array_type))
         axes = builder.zext(_field(builder, word, ArrayField.AXES, I32), I64)
-        self.go_on_if(builder.icmp_unsigned("<=", axes, const(Known.MAX_AXES)))
+        self.go_on_if(builder.icmp_unsigned("<=", axes, Known.MAX_AXES))
         held = builder.zext(_field(builder, word, ArrayField.FLAGS, I32), I64)
-        held = builder.shl(builder.and_(held, const(flags)), const(32))
+        held = builder.shl(builder.and_(held, flags), 32)
         self.append(_field(builder, word, ArrayField.DTYPE, I64))
         self.append(builder.or_(axes, held))
         for field in (ArrayField.EXTENTS, ArrayField.STRIDES):
             numbers = _field(builder, word, field, PTR)
-            with counted_loop(builder, 0, axes) as axis:
-                self.append(builder.load(record_at(builder, numbers, axis), typ=I64))
+            with builder.counted_loop(0, axes) as axis:
+                self.append(builder.slot(numbers, axis))
 
     def find_record(self) -> ir.Value:
         """The record of the signature, made for as many threads as there are now."""
         builder = self.builder
         self.record = record = self._find(builder.load(self._length, typ=I64))
-        threads = builder.load(pointer_slot(builder, self._site, Site.THREADS), typ=I64)
-        as_before = builder.icmp_signed("==", threads, slot(builder, record, Known.THREADS))
+        threads = builder.load(builder.pointer_slot(self._site, Site.THREADS), typ=I64)
+        as_before = builder.icmp_signed("==", threads, builder.slot(record, Known.THREADS))
         self.go_on_if(as_before, self._seen)
         return record
 
@@ -207,69 +196,69 @@ class _KnownCall:
         builder, site, signature = self.builder, self._site, self._signature
 
         def word(of: ir.Value, i: ir.Value) -> ir.Value:
-            return builder.load(record_at(builder, of, i), typ=I64)
+            return builder.slot(of, i)
 
         def hashed(values: list[ir.Value]) -> list[ir.Value]:
             i, before = values
-            mixed = builder.mul(builder.xor(before, word(signature, i)), const(Known.HASH_FACTOR))
-            return [builder.add(i, const(1)), builder.xor(mixed, builder.lshr(mixed, const(32)))]
+            mixed = builder.mul(builder.xor(before, word(signature, i)), Known.HASH_FACTOR)
+            return [builder.add(i, 1), builder.xor(mixed, builder.lshr(mixed, 32))]
 
-        _, hash_ = carried_loop(builder, length, [const(0), const(0)], hashed)
-        table = slot_address(builder, site, Site.TABLE)
+        _, hash_ = builder.carried_loop(length, [const(0), const(0)], hashed)
+        table = builder.slot_address(site, Site.TABLE)
         found, missed, head = map(builder.append_basic_block, ("found", "missed", "probe"))
         before = builder.block
         builder.branch(head)
         builder.position_at_end(head)
         probe = builder.phi(I64)
         probe.add_incoming(const(0), before)
-        self.go_on_if(builder.icmp_signed("<", probe, const(Site.PROBES)), missed)
-        place = builder.and_(builder.add(hash_, probe), const(Site.TABLE_SLOTS - 1))
-        record = builder.load(record_at(builder, table, place), typ=PTR)
+        self.go_on_if(builder.icmp_signed("<", probe, Site.PROBES), missed)
+        place = builder.and_(builder.add(hash_, probe), Site.TABLE_SLOTS - 1)
+        record = builder.pointer_slot(table, place)
         self.go_on_if(builder.icmp_unsigned("!=", record, NULL), missed)
-        same_hash = builder.icmp_signed("==", slot(builder, record, Known.HASH), hash_)
-        same_length = builder.icmp_signed("==", slot(builder, record, Known.LENGTH), length)
+        same_hash = builder.icmp_signed("==", builder.slot(record, Known.HASH), hash_)
+        same_length = builder.icmp_signed("==", builder.slot(record, Known.LENGTH), length)
         compare, following = map(builder.append_basic_block, ("compare", "next"))
         builder.cbranch(builder.and_(same_hash, same_length), compare, following)
         builder.position_at_end(compare)
-        expected = slot_address(builder, record, Known.SIGNATURE)
+        expected = builder.slot_address(record, Known.SIGNATURE)
 
         def compared(values: list[ir.Value]) -> list[ir.Value]:
             i, difference = values
             here = builder.xor(word(signature, i), word(expected, i))
-            return [builder.add(i, const(1)), builder.or_(difference, here)]
+            return [builder.add(i, 1), builder.or_(difference, here)]
 
-        _, difference = carried_loop(builder, length, [const(0), const(0)], compared)
-        builder.cbranch(builder.icmp_signed("==", difference, const(0)), found, following)
+        _, difference = builder.carried_loop(length, [const(0), const(0)], compared)
+        builder.cbranch(builder.icmp_signed("==", difference, 0), found, following)
         builder.position_at_end(following)
-        probe.add_incoming(builder.add(probe, const(1)), following)
+        probe.add_incoming(builder.add(probe, 1), following)
         builder.branch(head)
 
         builder.position_at_end(missed)
-        misses = builder.add(slot(builder, site, Site.MISSES), const(1))
-        set_slot(builder, site, Site.MISSES, misses)
-        hashes = slot_address(builder, site, Site.SEEN)
+        misses = builder.add(builder.slot(site, Site.MISSES), 1)
+        builder.set_slot(site, Site.MISSES, misses)
+        hashes = builder.slot_address(site, Site.SEEN)
 
         def place_of(i: ir.Value) -> ir.Value:
-            return builder.and_(builder.add(hash_, i), const(Site.TABLE_SLOTS - 1))
+            return builder.and_(builder.add(hash_, i), Site.TABLE_SLOTS - 1)
 
         def looked(values: list[ir.Value]) -> list[ir.Value]:
             i, times, free = values
             here = word(hashes, place_of(i))
             again = builder.icmp_signed("==", here, hash_)
             return [
-                builder.add(i, const(1)),
+                builder.add(i, 1),
                 builder.add(times, builder.zext(again, I64)),
-                builder.select(builder.icmp_signed("==", here, const(0)), i, free),
+                builder.select(builder.icmp_signed("==", here, 0), i, free),
             ]
 
         # If no slot is free, a pseudo-random one is replaced: with a fixed choice, alternating
         # calls could replace each other forever.
-        any_ = builder.lshr(builder.mul(misses, const(Known.HASH_FACTOR)), const(ANY_PROBE_SHIFT))
+        any_ = builder.lshr(builder.mul(misses, Known.HASH_FACTOR), ANY_PROBE_SHIFT)
         first = [const(0), const(0), any_]
-        _, times, chosen = carried_loop(builder, const(Site.PROBES), first, looked)
-        first_time = builder.icmp_signed("==", times, const(0))
+        _, times, chosen = builder.carried_loop(const(Site.PROBES), first, looked)
+        first_time = builder.icmp_signed("==", times, 0)
         with builder.if_then(first_time):
-            builder.store(hash_, record_at(builder, hashes, place_of(chosen)))
+            builder.set_slot(hashes, place_of(chosen), hash_)
         builder.cbranch(first_time, self._unknown, self._seen)
         builder.position_at_end(found)
         return record
@@ -300,14 +289,13 @@ class _KnownCall:
         workspace and the result. `exclusive`: whether one call at a time runs."""
         builder, site, record = self.builder, self._site, self.record
         # First of all: Python code that runs from here on may remove the record.
-        owner = pointer_slot(builder, record, Known.OWNER)
+        owner = builder.pointer_slot(record, Known.OWNER)
         self._hold(owner)
-        set_slot(builder, record, Known.LAST_USE, slot(builder, site, Site.MISSES))
-        place = reserve(builder, PTR, SLOT_BYTES)
+        builder.set_slot(record, Known.LAST_USE, builder.slot(site, Site.MISSES))
+        place = builder.reserve(PTR, SLOT_BYTES)
         with builder.if_else(is_made) as (made, given):
             with made:
-                empty = pointer_slot(builder, record, Known.EMPTY)
-                shape = pointer_slot(builder, record, Known.EMPTY_ARGUMENTS)
+                empty, shape = builder.pointer_slots(record, Known.EMPTY, Known.EMPTY_ARGUMENTS)
                 builder.store(self._call_object(empty, shape), place)
             with given:
                 self._hold(out)
@@ -317,36 +305,36 @@ class _KnownCall:
         self.go_on_if(builder.icmp_unsigned("!=", result, NULL), failed)
 
         # Take the pool if the plan has several workers; without it the caller does the plan alone.
-        pool = variable(builder, NULL)
-        workers = slot(builder, record, Known.WORKERS)
+        pool = builder.variable(NULL)
+        workers = builder.slot(record, Known.WORKERS)
         without_workers = builder.append_basic_block("without_workers")
-        with builder.if_then(builder.icmp_signed(">", workers, const(1))):
+        with builder.if_then(builder.icmp_signed(">", workers, 1)):
             self._take_pool(workers, pool, failed, without_workers)
         taken = builder.load(pool, typ=PTR)
         has_pool = builder.icmp_unsigned("!=", taken, NULL)
         workspace = self._take_workspace()
-        needed = builder.icmp_signed("!=", slot(builder, record, Known.WORKSPACE_BYTES), const(0))
-        lacking = builder.and_(builder.icmp_signed("==", workspace, const(0)), needed)
-        busy = builder.icmp_signed("!=", slot(builder, site, Site.BUSY), const(0))
+        needed = builder.icmp_signed("!=", builder.slot(record, Known.WORKSPACE_BYTES), 0)
+        lacking = builder.and_(builder.icmp_signed("==", workspace, 0), needed)
+        busy = builder.icmp_signed("!=", builder.slot(site, Site.BUSY), 0)
         without_workspace = builder.append_basic_block("without_workspace")
         self.go_on_if(builder.not_(builder.or_(lacking, busy)), without_workspace)
 
-        patience = slot(builder, record, Known.PATIENCE_NS)
-        short = builder.icmp_signed("!=", patience, const(0))
+        patience = builder.slot(record, Known.PATIENCE_NS)
+        short = builder.icmp_signed("!=", patience, 0)
         began = _nanoseconds(builder, builder.and_(has_pool, short))
-        set_slot(builder, site, Site.BUSY, const(int(exclusive)))
+        builder.set_slot(site, Site.BUSY, int(exclusive))
         state = self._python("PyEval_SaveThread", PTR)
         compute(taken, builder.inttoptr(workspace, PTR), result)
         took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
         self._python("PyEval_RestoreThread", VOID, state)
-        set_slot(builder, site, Site.BUSY, const(0))
-        with builder.if_then(builder.icmp_signed("!=", workspace, const(0))):
-            table = pointer_slot(builder, site, Site.WORKSPACES)
+        builder.set_slot(site, Site.BUSY, 0)
+        with builder.if_then(builder.icmp_signed("!=", workspace, 0)):
+            table = builder.pointer_slot(site, Site.WORKSPACES)
             builder.call(builder.module.globals[GIVE_WORKSPACE_SYMBOL], [table, workspace])
         with builder.if_then(has_pool):
             held_up = builder.icmp_signed(">", took, patience)
             with builder.if_then(builder.and_(held_up, short), likely=False):
-                set_slot(builder, taken, PoolSlot.ALONE_FOR, const(tuning.calls_alone))
+                builder.set_slot(taken, PoolSlot.ALONE_FOR, tuning.calls_alone)
             self._release()
         self._let_go(owner)
         builder.ret(result)
@@ -364,19 +352,19 @@ class _KnownCall:
         builder.ret(NULL)
         for block, number in ((self._unknown, Site.NONE), (self._seen, Site.FALSE)):
             builder.position_at_end(block)
-            answer = pointer_slot(builder, site, number)
+            answer = builder.pointer_slot(site, number)
             self._hold(answer)
             builder.ret(answer)
 
     def _take_workspace(self) -> ir.Value:
         """The address of a workspace; 0 if the plan needs none or none is free."""
         builder, site = self.builder, self._site
-        workspace = variable(builder, const(0))
-        size = slot(builder, self.record, Known.WORKSPACE_BYTES)
-        with builder.if_then(builder.icmp_signed("!=", size, const(0))):
-            table = pointer_slot(builder, site, Site.WORKSPACES)
+        workspace = builder.variable(0)
+        size = builder.slot(self.record, Known.WORKSPACE_BYTES)
+        with builder.if_then(builder.icmp_signed("!=", size, 0)):
+            table = builder.pointer_slot(site, Site.WORKSPACES)
             take = builder.module.globals[TAKE_WORKSPACE_SYMBOL]
-            most = slot(builder, site, Site.MOST_WORKSPACE_BYTES)
+            most = builder.slot(site, Site.MOST_WORKSPACE_BYTES)
             builder.store(builder.call(take, [table, size, most]), workspace)
         return builder.load(workspace, typ=I64)
 
@@ -386,24 +374,23 @@ class _KnownCall:
         """Take the pool if it is free and short calls do not avoid its workers. If it has too few
         workers, branches to `without_workers`, so that Python starts them."""
         builder, record = self.builder, self.record
-        acquire = pointer_slot(builder, record, Known.ACQUIRE)
-        arguments = pointer_slot(builder, record, Known.ACQUIRE_ARGUMENTS)
+        acquire, arguments = builder.pointer_slots(record, Known.ACQUIRE, Known.ACQUIRE_ARGUMENTS)
         answer = self._call_object(acquire, arguments)
         self.go_on_if(builder.icmp_unsigned("!=", answer, NULL), failed)
         self._let_go(answer)
-        is_ours = builder.icmp_unsigned("==", answer, pointer_slot(builder, self._site, Site.TRUE))
+        is_ours = builder.icmp_unsigned("==", answer, builder.pointer_slot(self._site, Site.TRUE))
         with builder.if_then(is_ours):
-            memory = pointer_slot(builder, record, Known.POOL)
-            left = slot(builder, memory, PoolSlot.ALONE_FOR)
-            short = builder.icmp_signed("!=", slot(builder, record, Known.PATIENCE_NS), const(0))
-            avoided = builder.and_(builder.icmp_signed(">", left, const(0)), short)
+            memory = builder.pointer_slot(record, Known.POOL)
+            left = builder.slot(memory, PoolSlot.ALONE_FOR)
+            short = builder.icmp_signed("!=", builder.slot(record, Known.PATIENCE_NS), 0)
+            avoided = builder.and_(builder.icmp_signed(">", left, 0), short)
             with builder.if_else(avoided, likely=False) as (avoid, ask):
                 with avoid:
-                    set_slot(builder, memory, PoolSlot.ALONE_FOR, builder.sub(left, const(1)))
+                    builder.set_slot(memory, PoolSlot.ALONE_FOR, builder.sub(left, 1))
                     self._release()
                 with ask:
-                    started = slot(builder, memory, PoolSlot.STARTED)
-                    enough = builder.icmp_signed(">=", builder.add(started, const(1)), workers)
+                    started = builder.slot(memory, PoolSlot.STARTED)
+                    enough = builder.icmp_signed(">=", builder.add(started, 1), workers)
                     too_few = builder.append_basic_block("too_few")
                     self.go_on_if(enough, too_few)
                     builder.store(memory, pool)
@@ -415,18 +402,18 @@ class _KnownCall:
 
     def _release(self) -> None:
         """Release the pool."""
-        release = pointer_slot(self.builder, self.record, Known.RELEASE)
+        release = self.builder.pointer_slot(self.record, Known.RELEASE)
         self._let_go(self._call_object(release, NULL))
 
 
-def _nanoseconds(builder: ir.IRBuilder, wanted: ir.Value) -> ir.Value:
+def _nanoseconds(builder: IRBuilder, wanted: ir.Value) -> ir.Value:
     """The clock's time in ns if `wanted`, else 0; always 0 where the system has no clock."""
-    time = reserve(builder, ir.ArrayType(I64, 2))
+    time = builder.reserve(ir.ArrayType(I64, 2))
     for i in range(2):
-        set_slot(builder, time, i, const(0))
+        builder.set_slot(time, i, 0)
     if CLOCK is not None:
         function = intrinsic(builder.module, "clock_gettime", I32, [I32, PTR])
         with builder.if_then(wanted):
             builder.call(function, [ir.Constant(I32, CLOCK), time])
-    seconds, rest = (slot(builder, time, i) for i in range(2))
-    return builder.add(builder.mul(seconds, const(10**9)), rest)
+    seconds, rest = builder.slots(time, 0, 1)
+    return builder.add(builder.mul(seconds, 10**9), rest)

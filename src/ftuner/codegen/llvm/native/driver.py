@@ -14,25 +14,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    at,
-    begun,
-    call_address,
-    const,
-    joined,
-    maximum,
-    minimum,
-    pointer_slot,
-    record_at,
-    reserve,
-    set_slot,
-    slot,
-    slot_address,
-)
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.native.band import BandWalk, Operands, Panels, emit_covered
 from ftuner.codegen.llvm.native.records import (
@@ -81,28 +63,27 @@ def _emit_entry(module: ir.Module, dtype: DType, job: ir.Function, alone: ir.Fun
     """
     builder, given = begun(module, ENTRY_TYPE, driver_symbol("call", dtype))
     plan, pool, workspace, a, b, c, operands = given
-    call = reserve(builder, ir.ArrayType(I64, int(Call.SIZE)))
-    set_slot(builder, call, Call.PLAN, plan)
-    set_slot(builder, call, Call.POOL, pool)
-    set_slot(builder, call, Call.WORKSPACE, workspace)
-    set_slot(builder, call, Call.WINDOW, const(0))
-    set_slot(builder, call, Call.ROWS, slot(builder, plan, Plan.ROWS))
+    call = builder.reserve(ir.ArrayType(I64, int(Call.SIZE)))
+    builder.set_slot(call, Call.PLAN, plan)
+    builder.set_slot(call, Call.POOL, pool)
+    builder.set_slot(call, Call.WORKSPACE, workspace)
+    builder.set_slot(call, Call.WINDOW, 0)
+    builder.set_slot(call, Call.ROWS, builder.slot(plan, Plan.ROWS))
     for index, word in zip((Call.A, Call.B, Call.C), (a, b, c), strict=True):
-        set_slot(builder, call, index, builder.load(word, typ=PTR))
+        builder.set_slot(call, index, builder.load(word, typ=PTR))
     null = ir.Constant(PTR, None)
     for i in range(MAX_OPERANDS):
-        set_slot(builder, call, Call.OPERANDS + i, const(0))
+        builder.set_slot(call, Call.OPERANDS + i, 0)
     with builder.if_then(builder.icmp_unsigned("!=", operands, null)):
         for i in range(MAX_OPERANDS):
-            word = pointer_slot(builder, operands, i)
+            word = builder.pointer_slot(operands, i)
             with builder.if_then(builder.icmp_unsigned("!=", word, null)):
-                set_slot(builder, call, Call.OPERANDS + i, builder.load(word, typ=PTR))
+                builder.set_slot(call, Call.OPERANDS + i, builder.load(word, typ=PTR))
     has_pool = builder.icmp_unsigned("!=", pool, null)
     with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
         with many:
-            workers = slot(builder, plan, Plan.WORKERS)
-            chunks = slot(builder, plan, Plan.CHUNKS)
-            everyone = builder.zext(builder.icmp_signed("==", chunks, const(0)), I64)
+            workers, chunks = builder.slots(plan, Plan.WORKERS, Plan.CHUNKS)
+            everyone = builder.zext(builder.icmp_signed("==", chunks, 0), I64)
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, call, workers, const(1), everyone])
         with one:
@@ -122,12 +103,12 @@ PACKS, BANDS = 1, 2
 def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Function:
     """`void gemm(call, worker)`: the worker's own share, or chunks by work stealing."""
     builder, (call, worker) = begun(module, JOB_TYPE, driver_symbol("gemm", dtype), internal=True)
-    plan = pointer_slot(builder, call, Call.PLAN)
-    pool, workers = pointer_slot(builder, call, Call.POOL), slot(builder, plan, Plan.WORKERS)
-    chunks = slot(builder, plan, Plan.CHUNKS)
-    with builder.if_else(builder.icmp_signed(">", chunks, const(0))) as (dealt, own):
+    plan = builder.pointer_slot(call, Call.PLAN)
+    pool, workers = builder.pointer_slot(call, Call.POOL), builder.slot(plan, Plan.WORKERS)
+    chunks = builder.slot(plan, Plan.CHUNKS)
+    with builder.if_else(builder.icmp_signed(">", chunks, 0)) as (dealt, own):
         with dealt:
-            epoch = builder.add(slot(builder, pool, PoolSlot.EPOCH), const(1))
+            epoch = builder.add(builder.slot(pool, PoolSlot.EPOCH), 1)
             with taken_chunks(builder, pool, worker, workers, epoch, chunks) as number:
                 builder.call(chunk, [call, worker, number])
         with own:
@@ -144,51 +125,51 @@ def _emit_alone(
 ) -> ir.Function:
     """`void alone(call)`: all chunks of a plan, or the shares of all workers, on one thread."""
     builder, (call,) = begun(module, ALONE_TYPE, driver_symbol("alone", dtype), internal=True)
-    plan = pointer_slot(builder, call, Call.PLAN)
-    workers, chunks = slot(builder, plan, Plan.WORKERS), slot(builder, plan, Plan.CHUNKS)
-    together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
+    plan = builder.pointer_slot(call, Call.PLAN)
+    workers, chunks = builder.slots(plan, Plan.WORKERS, Plan.CHUNKS)
+    together = builder.icmp_signed("!=", builder.slot(plan, Plan.SHARED_PACK), 0)
     with builder.if_else(together, likely=False) as (shared, own):
         with shared:
             # All workers' packing comes before all multiplying: they read each other's panels.
             for does in (PACKS, BANDS):
-                with counted_loop(builder, 0, workers) as worker:
+                with builder.counted_loop(0, workers) as worker:
                     _share(builder, walk, call, _worker_record(builder, plan, worker), worker, does)
         with own:
-            dealt = builder.icmp_signed(">", chunks, const(0))
-            with counted_loop(builder, 0, builder.select(dealt, chunks, workers)) as number:
+            dealt = builder.icmp_signed(">", chunks, 0)
+            with builder.counted_loop(0, builder.select(dealt, chunks, workers)) as number:
                 # A chunk uses the workspace of its worker; a share has its own.
                 builder.call(chunk, [call, const(0), number])
-    with builder.if_then(_is_split(builder, plan)), counted_loop(builder, 0, workers) as worker:
+    with builder.if_then(_is_split(builder, plan)), builder.counted_loop(0, workers) as worker:
         _reduce(builder, call, plan, worker)
     builder.ret_void()
     return builder.function
 
 
-def _is_split(builder: ir.IRBuilder, plan: ir.Value) -> ir.Value:
+def _is_split(builder: IRBuilder, plan: ir.Value) -> ir.Value:
     """Whether the plan is split-k."""
-    return builder.icmp_signed(">", slot(builder, plan, Plan.PARTS), const(1))
+    return builder.icmp_signed(">", builder.slot(plan, Plan.PARTS), 1)
 
 
-def _reduce(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, worker: ir.Value) -> None:
+def _reduce(builder: IRBuilder, call: ir.Value, plan: ir.Value, worker: ir.Value) -> None:
     """Add up the partial products of a worker's rows."""
-    rows, workers = slot(builder, call, Call.ROWS), slot(builder, plan, Plan.WORKERS)
-    first, last = partition_bounds(builder, rows, workers, worker)
-    reduce = pointer_slot(builder, plan, Plan.REDUCE)
-    call_address(builder, REDUCE_TYPE, reduce, [call, first, last])
+    rows, workers = builder.slot(call, Call.ROWS), builder.slot(plan, Plan.WORKERS)
+    first, last = builder.partition_bounds(rows, workers, worker)
+    reduce = builder.pointer_slot(plan, Plan.REDUCE)
+    builder.call_address(REDUCE_TYPE, reduce, [call, first, last])
 
 
 def _share(
-    builder: ir.IRBuilder, walk: ir.Function, call: ir.Value, record: ir.Value, worker: ir.Value,
+    builder: IRBuilder, walk: ir.Function, call: ir.Value, record: ir.Value, worker: ir.Value,
     does: int,
 ) -> None:  # fmt: skip
     """Walk the whole share of a worker record."""
-    batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
+    batch = (builder.slot(record, Worker.BATCH_BEGIN), builder.slot(record, Worker.BATCH_END))
     panels = (const(0), const(0), const(ALL_PANELS))
     builder.call(walk, [call, record, worker, *batch, *panels, const(does)])
 
 
-def _worker_record(builder: ir.IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
-    return record_at(builder, slot_address(builder, plan, Plan.WORKER_RECORDS), worker, Worker.SIZE)
+def _worker_record(builder: IRBuilder, plan: ir.Value, worker: ir.Value) -> ir.Value:
+    return builder.record_at(builder.slot_address(plan, Plan.WORKER_RECORDS), worker, Worker.SIZE)
 
 
 def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Function:
@@ -196,24 +177,22 @@ def _emit_chunk(module: ir.Module, dtype: DType, walk: ir.Function) -> ir.Functi
     worker `number`."""
     builder, given = begun(module, CHUNK_TYPE, driver_symbol("chunk", dtype), internal=True)
     call, worker, number = given
-    plan = pointer_slot(builder, call, Call.PLAN)
-    chunks = slot(builder, plan, Plan.CHUNKS)
-    dealt = builder.icmp_signed(">", chunks, const(0))
-    record = _worker_record(builder, plan, builder.select(dealt, const(0), number))
-    batch_begin = slot(builder, record, Worker.BATCH_BEGIN)
-    batch_end = slot(builder, record, Worker.BATCH_END)
+    plan = builder.pointer_slot(call, Call.PLAN)
+    chunks = builder.slot(plan, Plan.CHUNKS)
+    dealt = builder.icmp_signed(">", chunks, 0)
+    record = _worker_record(builder, plan, builder.select(dealt, 0, number))
+    batch_begin, batch_end = builder.slots(record, Worker.BATCH_BEGIN, Worker.BATCH_END)
     with builder.if_else(dealt) as (piece, share):
         with piece:
-            extent = slot(builder, plan, Plan.CHUNK_EXTENT)
-            panels = slot(builder, plan, Plan.CHUNK_BY_PANELS)
-            by_panels = builder.icmp_signed("!=", panels, const(0))
-            begin, end = partition_bounds(builder, extent, chunks, number)
+            extent, panels = builder.slots(plan, Plan.CHUNK_EXTENT, Plan.CHUNK_BY_PANELS)
+            by_panels = builder.icmp_signed("!=", panels, 0)
+            begin, end = builder.partition_bounds(extent, chunks, number)
             ranges = [
                 builder.select(by_panels, batch_begin, begin),
                 builder.select(by_panels, batch_end, end),
-                builder.select(by_panels, begin, const(0)),
-                builder.select(by_panels, begin, const(0)),
-                builder.select(by_panels, end, const(ALL_PANELS)),
+                builder.select(by_panels, begin, 0),
+                builder.select(by_panels, begin, 0),
+                builder.select(by_panels, end, ALL_PANELS),
             ]
             builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
         with share:
@@ -227,27 +206,27 @@ def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
     share, as they are computed in their chunk."""
     builder, given = begun(module, PANELS_TYPE, driver_symbol("panels", dtype), internal=True)
     call, worker, panels, begin, end = given
-    plan = pointer_slot(builder, call, Call.PLAN)
+    plan = builder.pointer_slot(call, Call.PLAN)
     record = _worker_record(builder, plan, const(0))
-    batch = (slot(builder, record, Worker.BATCH_BEGIN), slot(builder, record, Worker.BATCH_END))
-    chunks = maximum(builder, slot(builder, plan, Plan.CHUNKS), const(1))
-    with counted_loop(builder, begin, end) as panel:
-        following = builder.add(panel, const(1))
+    batch = (builder.slot(record, Worker.BATCH_BEGIN), builder.slot(record, Worker.BATCH_END))
+    chunks = builder.maximum(builder.slot(plan, Plan.CHUNKS), 1)
+    with builder.counted_loop(begin, end) as panel:
+        following = builder.add(panel, 1)
         # The last chunk that begins no later.
-        number = builder.udiv(builder.sub(builder.mul(following, chunks), const(1)), panels)
-        chunk, _ = partition_bounds(builder, panels, chunks, number)
+        number = builder.udiv(builder.sub(builder.mul(following, chunks), 1), panels)
+        chunk, _ = builder.partition_bounds(panels, chunks, number)
         ranges = [*batch, chunk, panel, following]
         builder.call(walk, [call, record, worker, *ranges, const(PACKS | BANDS)])
     builder.ret_void()
 
 
 def _clip(
-    builder: ir.IRBuilder, first: ir.Value, panels: ir.Value, chunk: ir.Value, begin: ir.Value,
+    builder: IRBuilder, first: ir.Value, panels: ir.Value, chunk: ir.Value, begin: ir.Value,
     end: ir.Value,
 ) -> Panels:  # fmt: skip
     """Panels `begin` to `end` of a chunk, made relative to `first` and clipped to `panels`."""
-    chunk, low = (maximum(builder, builder.sub(x, first), const(0)) for x in (chunk, begin))
-    return Panels(chunk, low, minimum(builder, builder.sub(end, first), panels))
+    chunk, low = (builder.maximum(builder.sub(x, first), 0) for x in (chunk, begin))
+    return Panels(chunk, low, builder.minimum(builder.sub(end, first), panels))
 
 
 def _emit_walk(
@@ -258,22 +237,22 @@ def _emit_walk(
     builder, given = begun(module, WALK_TYPE, f"ftuner_walk_{dtype}", internal=True)
     call, share, worker, batch_begin, batch_end, chunk, begin, end, does = given
     builder.function.attributes.add("noinline")
-    plan = pointer_slot(builder, call, Call.PLAN)
-    context = reserve(builder, ir.ArrayType(I64, int(Context.SIZE)))
-    set_slot(builder, context, Context.WINDOW, slot(builder, call, Call.WINDOW))
+    plan = builder.pointer_slot(call, Call.PLAN)
+    context = builder.reserve(ir.ArrayType(I64, int(Context.SIZE)))
+    builder.set_slot(context, Context.WINDOW, builder.slot(call, Call.WINDOW))
     take_operands(builder, call, plan, context)
-    workspace = pointer_slot(builder, call, Call.WORKSPACE)
-    private = at(builder, workspace, slot(builder, share, Worker.PRIVATE_OFFSET))
-    stride = slot(builder, plan, Plan.PRIVATE_STRIDE)
-    private = at(builder, private, builder.mul(worker, stride))
-    shared = at(builder, workspace, slot(builder, plan, Plan.SHARED_PACK_OFFSET))
-    together = builder.icmp_signed("!=", slot(builder, plan, Plan.SHARED_PACK), const(0))
+    workspace = builder.pointer_slot(call, Call.WORKSPACE)
+    private = builder.at(workspace, builder.slot(share, Worker.PRIVATE_OFFSET))
+    stride = builder.slot(plan, Plan.PRIVATE_STRIDE)
+    private = builder.at(private, worker, stride)
+    shared = builder.at(workspace, builder.slot(plan, Plan.SHARED_PACK_OFFSET))
+    together = builder.icmp_signed("!=", builder.slot(plan, Plan.SHARED_PACK), 0)
     packed = builder.select(together, shared, private)
-    both = builder.icmp_signed("==", does, const(PACKS | BANDS))
+    both = builder.icmp_signed("==", does, PACKS | BANDS)
     waits = builder.and_(together, both)
-    a_block = at(builder, workspace, slot(builder, share, Worker.A_BLOCK_OFFSET))
-    pool = pointer_slot(builder, call, Call.POOL)
-    workers = slot(builder, plan, Plan.WORKERS)
+    a_block = builder.at(workspace, builder.slot(share, Worker.A_BLOCK_OFFSET))
+    pool = builder.pointer_slot(call, Call.POOL)
+    workers = builder.slot(plan, Plan.WORKERS)
 
     @contextmanager
     def each(
@@ -281,18 +260,18 @@ def _emit_walk(
     ) -> Iterator[tuple[ir.Value, Panels]]:
         """Emit a loop over records of a kind; yields each with its panels. There is none if `does`
         excludes their part of the work."""
-        first = pointer_slot(builder, share, records)
-        wanted = builder.icmp_signed("!=", builder.and_(does, const(part)), const(0))
-        wanted = builder.select(wanted, slot(builder, share, count), const(0))
-        with counted_loop(builder, const(0), wanted) as i:
-            record = record_at(builder, first, i, kind.SIZE)
-            numbers = slot(builder, record, kind.FIRST_PANEL), slot(builder, record, kind.PANELS)
+        first = builder.pointer_slot(share, records)
+        wanted = builder.icmp_signed("!=", builder.and_(does, part), 0)
+        wanted = builder.select(wanted, builder.slot(share, count), 0)
+        with builder.counted_loop(0, wanted) as i:
+            record = builder.record_at(first, i, kind.SIZE)
+            numbers = builder.slot(record, kind.FIRST_PANEL), builder.slot(record, kind.PANELS)
             yield record, _clip(builder, *numbers, chunk, begin, end)
 
-    rows = slot(builder, call, Call.ROWS)
-    memory = reserve(builder, ir.ArrayType(I64, int(Band.SIZE)))
+    rows = builder.slot(call, Call.ROWS)
+    memory = builder.reserve(ir.ArrayType(I64, int(Band.SIZE)))
     element = _Element(builder, call, plan, batch_begin)
-    with counted_loop(builder, batch_begin, batch_end) as batch:
+    with builder.counted_loop(batch_begin, batch_end) as batch:
         a, b, c = element.addresses()
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
@@ -310,58 +289,56 @@ def _emit_walk(
     return builder.function
 
 
-def take_operands(builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
+def take_operands(builder: IRBuilder, call: ir.Value, plan: ir.Value, context: ir.Value) -> None:
     """Let the context have the operands of the epilogue, those of a call."""
     for i in range(MAX_OPERANDS):
-        address = slot(builder, call, Call.OPERANDS + i)
-        stride = slot(builder, plan, Plan.OPERAND_STRIDES + i)
-        set_slot(builder, context, Context.OPERANDS + 2 * i, address)
-        set_slot(builder, context, Context.OPERANDS + 2 * i + 1, stride)
+        address = builder.slot(call, Call.OPERANDS + i)
+        stride = builder.slot(plan, Plan.OPERAND_STRIDES + i)
+        builder.set_slot(context, Context.OPERANDS + 2 * i, address)
+        builder.set_slot(context, Context.OPERANDS + 2 * i + 1, stride)
 
 
 class _Element:
     """The addresses of A, B and C of the current batch element. Elements are numbered in row-major
     order over the batch axes."""
 
-    def __init__(
-        self, builder: ir.IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value
-    ) -> None:
+    def __init__(self, builder: IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value) -> None:
         self._builder, self._plan = builder, plan
-        self._arrays = [pointer_slot(builder, call, i) for i in (Call.A, Call.B, Call.C)]
-        self._offsets = [reserve(builder, I64, SLOT_BYTES) for _ in self._arrays]
-        self._left = reserve(builder, I64, SLOT_BYTES)
+        self._arrays = builder.pointer_slots(call, Call.A, Call.B, Call.C)
+        self._offsets = [builder.reserve(I64, SLOT_BYTES) for _ in self._arrays]
+        self._left = builder.reserve(I64, SLOT_BYTES)
         self._find(first)
 
     def _find(self, number: ir.Value) -> None:
         """Move to the element of a number."""
         builder, plan = self._builder, self._plan
-        rank = slot(builder, plan, Plan.BATCH_RANK)
-        axes = pointer_slot(builder, plan, Plan.BATCH_AXES)
+        rank = builder.slot(plan, Plan.BATCH_RANK)
+        axes = builder.pointer_slot(plan, Plan.BATCH_AXES)
         builder.store(number, self._left)
         for offset in self._offsets:
-            builder.store(const(0), offset)
-        with counted_loop(builder, const(0), rank) as axis:
-            record = record_at(builder, axes, axis, 4)
+            builder.store(0, offset)
+        with builder.counted_loop(0, rank) as axis:
+            record = builder.record_at(axes, axis, 4)
             index = builder.load(self._left, typ=I64)
             # The remainder is the first axis's index: no division there, and most batches have one
             # axis.
             before = builder.block
-            divides = builder.icmp_signed("<", axis, builder.sub(rank, const(1)))
+            divides = builder.icmp_signed("<", axis, builder.sub(rank, 1))
             with builder.if_then(divides):
-                extent = slot(builder, record, 0)
+                extent = builder.slot(record, 0)
                 builder.store(builder.udiv(index, extent), self._left)
                 rest = builder.urem(index, extent)
                 inside = builder.block
-            here = joined(builder, (index, rest), (before, inside))
+            here = builder.joined((index, rest), (before, inside))
             for i, offset in enumerate(self._offsets):
-                moved = builder.mul(here, slot(builder, record, 1 + i))
+                moved = builder.mul(here, builder.slot(record, 1 + i))
                 builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)
 
     def addresses(self) -> tuple[ir.Value, ir.Value, ir.Value]:
         """The addresses of A, B and C."""
         builder = self._builder
         a, b, c = (
-            at(builder, array, builder.load(offset, typ=I64))
+            builder.at(array, builder.load(offset, typ=I64))
             for array, offset in zip(self._arrays, self._offsets, strict=True)
         )
         return a, b, c
@@ -371,21 +348,21 @@ class _Element:
         to the next ones, 0 if those are not prefetched."""
         builder = self._builder
         before = [builder.load(offset, typ=I64) for offset in self._offsets]
-        following = builder.add(number, const(1))
+        following = builder.add(number, 1)
         with builder.if_then(
-            builder.icmp_signed("<", following, slot(builder, share, Worker.BATCH_END))
+            builder.icmp_signed("<", following, builder.slot(share, Worker.BATCH_END))
         ):
             self._find(following)
-        wanted = builder.icmp_signed("!=", slot(builder, self._plan, Plan.NEXT_ELEMENT), const(0))
+        wanted = builder.icmp_signed("!=", builder.slot(self._plan, Plan.NEXT_ELEMENT), 0)
         next_a, next_b = (
-            builder.select(wanted, builder.sub(builder.load(offset, typ=I64), old), const(0))
+            builder.select(wanted, builder.sub(builder.load(offset, typ=I64), old), 0)
             for offset, old in zip(self._offsets[:2], before, strict=False)
         )
         return next_a, next_b
 
 
 def _pack_b(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     dtype: DType,
     plan: ir.Value,
     pack: ir.Function,
@@ -394,17 +371,13 @@ def _pack_b(
     panels: Panels,
 ) -> None:
     """Pack the panels of one record, one after the other, each over all of k."""
-    k = slot(builder, plan, Plan.K)
-    k_stride = slot(builder, plan, Plan.B_K_STRIDE)
-    column_stride = slot(builder, plan, Plan.B_COLUMN_STRIDE)
-    column = slot(builder, record, Pack.COLUMN)
-    width = slot(builder, record, Pack.WIDTH)
-    padded = slot(builder, record, Pack.PADDED)
-    target = at(builder, operands.packed, slot(builder, record, Pack.OFFSET))
-    panel_bytes = builder.mul(builder.mul(padded, k), const(dtype.itemsize))
-    with counted_loop(builder, panels.begin, panels.end) as panel:
+    k, k_stride, column_stride = builder.slots(plan, Plan.K, Plan.B_K_STRIDE, Plan.B_COLUMN_STRIDE)
+    column, width, padded = builder.slots(record, Pack.COLUMN, Pack.WIDTH, Pack.PADDED)
+    target = builder.at(operands.packed, builder.slot(record, Pack.OFFSET))
+    panel_bytes = builder.mul(builder.mul(padded, k), dtype.itemsize)
+    with builder.counted_loop(panels.begin, panels.end) as panel:
         first = builder.add(column, builder.mul(panel, padded))
-        source = at(builder, operands.b, builder.mul(first, column_stride))
+        source = builder.at(operands.b, first, column_stride)
         number = builder.sub(panel, panels.begin)
-        place = at(builder, target, builder.mul(number, panel_bytes))
+        place = builder.at(target, number, panel_bytes)
         builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])

@@ -12,22 +12,7 @@ from functools import reduce
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    I64,
-    PTR,
-    begun,
-    const,
-    joined,
-    maximum,
-    minimum,
-    record_at,
-    set_slot,
-    slot,
-    variable,
-)
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, IRBuilder, begun, const
 from ftuner.codegen.llvm.native.binding_records import OPERATIONS, Instruction
 from ftuner.core.ranges import COARSE_BITS, EXACT, FINE_BITS, MANY
 
@@ -43,15 +28,15 @@ def emit_evaluation(module: ir.Module) -> ir.Function:
     kind = ir.FunctionType(I64, [PTR, I64, PTR])
     b, (instructions, count, words) = begun(module, kind, "ftuner_evaluate", internal=True)
     b.function.attributes.add("noinline")
-    failed = variable(b, _FITS)
-    with counted_loop(b, 0, count) as i:
-        row = record_at(b, instructions, i, Instruction.SIZE)
+    failed = b.variable(_FITS)
+    with b.counted_loop(0, count) as i:
+        row = b.record_at(instructions, i, Instruction.SIZE)
         x, y = (
-            slot(b, record_at(b, words, slot(b, row, n)), 0) for n in (Instruction.X, Instruction.Y)
+            b.slot(b.slot_address(words, b.slot(row, n)), 0) for n in (Instruction.X, Instruction.Y)
         )
         cases = [b.append_basic_block(name) for name in OPERATIONS]
         done = b.append_basic_block("done")
-        switch = b.switch(slot(b, row, Instruction.OPERATION), cases[0])
+        switch = b.switch(b.slot(row, Instruction.OPERATION), cases[0])
         results = []
         for number, (name, case) in enumerate(zip(OPERATIONS, cases, strict=True)):
             switch.add_case(const(number), case)
@@ -59,46 +44,46 @@ def emit_evaluation(module: ir.Module) -> ir.Function:
             results.append(_EMITTED[name](b, x, y))
             b.branch(done)
         b.position_at_end(done)
-        value, fails = (joined(b, part, cases) for part in zip(*results, strict=True))
-        set_slot(b, record_at(b, words, slot(b, row, Instruction.TARGET)), 0, value)
+        value, fails = (b.joined(part, cases) for part in zip(*results, strict=True))
+        b.set_slot(b.slot_address(words, b.slot(row, Instruction.TARGET)), 0, value)
         b.store(b.or_(b.load(failed, typ=I1), fails), failed)
     b.ret(b.zext(b.load(failed, typ=I1), I64))
     return b.function
 
 
-def _sum(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _sum(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     pair = b.sadd_with_overflow(x, y)
     return b.extract_value(pair, 0), b.extract_value(pair, 1)
 
 
-def _product(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _product(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     pair = b.smul_with_overflow(x, y)
     return b.extract_value(pair, 0), b.extract_value(pair, 1)
 
 
-def _divided(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+def _divided(b: IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The quotient, rounded towards minus infinity, the remainder, and whether there is none."""
-    large = b.and_(b.icmp_signed("==", x, _LEAST), b.icmp_signed("==", y, const(-1)))
-    fails = b.or_(b.icmp_signed("==", y, const(0)), large)
-    y = b.select(fails, const(1), y)
+    large = b.and_(b.icmp_signed("==", x, _LEAST), b.icmp_signed("==", y, -1))
+    fails = b.or_(b.icmp_signed("==", y, 0), large)
+    y = b.select(fails, 1, y)
     quotient, rest = b.sdiv(x, y), b.srem(x, y)
-    differ = b.icmp_signed("<", b.xor(rest, y), const(0))
-    rounds = b.and_(b.icmp_signed("!=", rest, const(0)), differ)
+    differ = b.icmp_signed("<", b.xor(rest, y), 0)
+    rounds = b.and_(b.icmp_signed("!=", rest, 0), differ)
     quotient = b.sub(quotient, b.zext(rounds, I64))
     return quotient, b.select(rounds, b.add(rest, y), rest), fails
 
 
-def _quotient(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _quotient(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     quotient, _, fails = _divided(b, x, y)
     return quotient, fails
 
 
-def _remainder(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _remainder(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     _, rest, fails = _divided(b, x, y)
     return rest, fails
 
 
-def _scaled(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _scaled(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     """As `core.symbolic.scaled_value`, which rounds to double precision first."""
     single = ir.FloatType()
     factor = b.bitcast(b.trunc(y, I32), single)
@@ -109,51 +94,51 @@ def _scaled(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     return whole, b.not_(fits)
 
 
-def _bounded(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    return x, b.or_(b.icmp_signed("<", x, const(0)), b.icmp_signed(">", x, y))
+def _bounded(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+    return x, b.or_(b.icmp_signed("<", x, 0), b.icmp_signed(">", x, y))
 
 
-def _equal(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+def _equal(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     return x, b.icmp_signed("!=", x, y)
 
 
-def _equal_or_one(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    neither = (b.icmp_signed("!=", value, const(1)) for value in (x, y))
+def _equal_or_one(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+    neither = (b.icmp_signed("!=", value, 1) for value in (x, y))
     return x, reduce(b.and_, neither, b.icmp_signed("!=", x, y))
 
 
-def _magnitude(b: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def _magnitude(b: IRBuilder, x: ir.Value) -> ir.Value:
     """The bits of an extent less one; -1 of zero."""
     return b.sub(const(63), b.ctlz(x, _FITS))
 
 
-def _fine_start(b: ir.IRBuilder, x: ir.Value, _: ir.Value) -> Result:
-    many = maximum(b, x, const(EXACT))
-    ranges = b.select(b.icmp_signed("<", x, const(MANY)), const(FINE_BITS), const(COARSE_BITS))
+def _fine_start(b: IRBuilder, x: ir.Value, _: ir.Value) -> Result:
+    many = b.maximum(x, EXACT)
+    ranges = b.select(b.icmp_signed("<", x, MANY), FINE_BITS, COARSE_BITS)
     shift = b.sub(_magnitude(b, many), ranges)
     start = b.shl(b.lshr(many, shift), shift)
-    return b.select(b.icmp_signed("<", x, const(EXACT)), x, start), _FITS
+    return b.select(b.icmp_signed("<", x, EXACT), x, start), _FITS
 
 
-def _coarse_middle(b: ir.IRBuilder, x: ir.Value, _: ir.Value) -> Result:
-    shift = maximum(b, b.sub(_magnitude(b, x), const(COARSE_BITS)), const(0))
-    half = b.lshr(b.shl(const(1), shift), const(1))
+def _coarse_middle(b: IRBuilder, x: ir.Value, _: ir.Value) -> Result:
+    shift = b.maximum(b.sub(_magnitude(b, x), COARSE_BITS), 0)
+    half = b.lshr(b.shl(const(1), shift), 1)
     return b.add(b.shl(b.lshr(x, shift), shift), half), _FITS
 
 
-def _middle(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    found, _ = _coarse_middle(b, maximum(b, x, const(EXACT)), y)
-    return b.select(b.icmp_signed("<", x, const(EXACT)), x, found), _FITS
+def _middle(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
+    found, _ = _coarse_middle(b, b.maximum(x, EXACT), y)
+    return b.select(b.icmp_signed("<", x, EXACT), x, found), _FITS
 
 
-_EMITTED: Mapping[str, Callable[[ir.IRBuilder, ir.Value, ir.Value], Result]] = {
+_EMITTED: Mapping[str, Callable[[IRBuilder, ir.Value, ir.Value], Result]] = {
     "sum": _sum,
     "product": _product,
     "quotient": _quotient,
     "remainder": _remainder,
-    "maximum": lambda b, x, y: (maximum(b, x, y), _FITS),
-    "minimum": lambda b, x, y: (minimum(b, x, y), _FITS),
-    "broadcast": lambda b, x, y: (b.select(b.icmp_signed("==", x, const(1)), y, x), _FITS),
+    "maximum": lambda b, x, y: (b.maximum(x, y), _FITS),
+    "minimum": lambda b, x, y: (b.minimum(x, y), _FITS),
+    "broadcast": lambda b, x, y: (b.select(b.icmp_signed("==", x, 1), y, x), _FITS),
     "whole": lambda b, x, _: (x, b.icmp_signed("==", x, _LEAST)),
     "scaled": _scaled,
     "bounded": _bounded,

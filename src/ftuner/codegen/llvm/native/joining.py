@@ -12,20 +12,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    begun,
-    const,
-    pointer_slot,
-    record_at,
-    set_slot,
-    slot,
-    slot_address,
-    variable,
-)
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, begun
 from ftuner.codegen.llvm.native.binding_records import Copies, Copy, Turn
 from ftuner.codegen.llvm.native.records import Program, Step
 from ftuner.codegen.llvm.native.symbols import COPY_SYMBOL, JOIN_SYMBOL
@@ -39,46 +26,44 @@ def emit_joining(module: ir.Module) -> None:
 
 def _emit_copy(module: ir.Module) -> None:
     builder, (copies,) = begun(module, ir.FunctionType(VOID, [PTR]), COPY_SYMBOL)
-    size, row_size = slot(builder, copies, Copies.WORDS), slot(builder, copies, Copies.ROW_WORDS)
+    size, row_size = builder.slots(copies, Copies.WORDS, Copies.ROW_WORDS)
 
     def load(words: ir.Value, index: ir.Value) -> ir.Value:
-        return builder.load(record_at(builder, words, index), typ=I64)
+        return builder.slot(words, index)
 
     def element(array: int, index: ir.Value) -> ir.Value:
         """An element of an array of the copies."""
-        return load(pointer_slot(builder, copies, array), index)
+        return load(builder.pointer_slot(copies, array), index)
 
     def count(array: int) -> ir.Value:
-        return slot(builder, copies, array)
+        return builder.slot(copies, array)
 
-    with counted_loop(builder, 0, count(Copies.COUNT)) as number:
-        rows, targets = (
-            pointer_slot(builder, copies, array) for array in (Copies.ROWS, Copies.TARGET)
-        )
-        row = record_at(builder, rows, builder.mul(number, row_size))
-        target = record_at(builder, targets, builder.mul(number, size))
-        source = pointer_slot(builder, row, Copy.RECORDS)
-        with counted_loop(builder, 0, size) as i:
-            builder.store(load(source, i), record_at(builder, target, i))
+    with builder.counted_loop(0, count(Copies.COUNT)) as number:
+        rows, targets = builder.pointer_slots(copies, Copies.ROWS, Copies.TARGET)
+        row = builder.slot_address(rows, builder.mul(number, row_size))
+        target = builder.slot_address(targets, builder.mul(number, size))
+        source = builder.pointer_slot(row, Copy.RECORDS)
+        with builder.counted_loop(0, size) as i:
+            builder.set_slot(target, i, load(source, i))
 
         def move(index: ir.Value, distance: ir.Value, target: ir.Value = target) -> None:
-            place = record_at(builder, target, index)
+            place = builder.slot_address(target, index)
             builder.store(builder.add(builder.load(place, typ=I64), distance), place)
 
-        moved = builder.sub(builder.ptrtoint(target, I64), slot(builder, row, Copy.RECORDS))
-        with counted_loop(builder, 0, count(Copies.POINTERS)) as i:
+        moved = builder.sub(builder.ptrtoint(target, I64), builder.slot(row, Copy.RECORDS))
+        with builder.counted_loop(0, count(Copies.POINTERS)) as i:
             move(element(Copies.POINTER_SLOTS, i), moved)
-        arena, end = slot(builder, row, Copy.ARENA), slot(builder, row, Copy.ARENA_BYTES)
-        with counted_loop(builder, 0, count(Copies.PLACES)) as i:
-            sources = pointer_slot(builder, row, Copy.SOURCES)
+        arena, end = builder.slots(row, Copy.ARENA, Copy.ARENA_BYTES)
+        with builder.counted_loop(0, count(Copies.PLACES)) as i:
+            sources = builder.pointer_slot(row, Copy.SOURCES)
             address = load(sources, element(Copies.PLACE_SOURCES, i))
             inside = builder.icmp_signed("<=", address, end)
-            move(element(Copies.PLACE_SLOTS, i), builder.select(inside, arena, const(0)))
-        arrays = slot_address(builder, row, Copy.ARRAYS)
-        with counted_loop(builder, 0, count(Copies.PATCHES)) as i:
+            move(element(Copies.PLACE_SLOTS, i), builder.select(inside, arena, 0))
+        arrays = builder.slot_address(row, Copy.ARRAYS)
+        with builder.counted_loop(0, count(Copies.PATCHES)) as i:
             address = load(arrays, element(Copies.PATCH_ARRAYS, i))
             offset = load(target, element(Copies.PATCH_OFFSETS, i))
-            place = record_at(builder, target, element(Copies.PATCH_SLOTS, i))
+            place = builder.slot_address(target, element(Copies.PATCH_SLOTS, i))
             builder.store(builder.add(address, offset), place)
     builder.ret_void()
 
@@ -86,32 +71,32 @@ def _emit_copy(module: ir.Module) -> None:
 def _emit_join(module: ir.Module) -> None:
     kind = ir.FunctionType(VOID, [PTR, I64, PTR, PTR])
     builder, (turns, count, all_copies, table) = begun(module, kind, JOIN_SYMBOL)
-    done, written = variable(builder, const(0)), variable(builder, const(0))
-    with counted_loop(builder, 0, count) as i:
-        turn = record_at(builder, turns, i, Turn.SIZE)
-        layout = slot(builder, turn, Turn.LAYOUT)
-        copies = record_at(builder, all_copies, layout, Copies.SIZE)
-        first = slot_address(builder, pointer_slot(builder, copies, Copies.TARGET), Program.SIZE)
-        stages = pointer_slot(builder, copies, Copies.STAGES)
-        with counted_loop(builder, 0, slot(builder, turn, Turn.STEPS)) as j:
-            number = builder.add(slot(builder, turn, Turn.FIRST), j)
-            step = record_at(builder, first, number, Step.SIZE)
+    done, written = builder.variable(0), builder.variable(0)
+    with builder.counted_loop(0, count) as i:
+        turn = builder.record_at(turns, i, Turn.SIZE)
+        layout = builder.slot(turn, Turn.LAYOUT)
+        copies = builder.record_at(all_copies, layout, Copies.SIZE)
+        first = builder.slot_address(builder.pointer_slot(copies, Copies.TARGET), Program.SIZE)
+        stages = builder.pointer_slot(copies, Copies.STAGES)
+        with builder.counted_loop(0, builder.slot(turn, Turn.STEPS)) as j:
+            number = builder.add(builder.slot(turn, Turn.FIRST), j)
+            step = builder.record_at(first, number, Step.SIZE)
             # The first step of a stage, which may be this one, has its chunks before.
-            set_slot(builder, step, Step.BEFORE, builder.load(done, typ=I64))
-            stage = builder.load(record_at(builder, stages, number), typ=I64)
-            began = slot(builder, record_at(builder, first, stage, Step.SIZE), Step.BEFORE)
-            with counted_loop(builder, 0, slot(builder, copies, Copies.COUNT)) as copy:
-                words = slot(builder, copies, Copies.WORDS)
-                source = record_at(builder, step, builder.mul(copy, words))
+            builder.set_slot(step, Step.BEFORE, builder.load(done, typ=I64))
+            stage = builder.slot(stages, number)
+            began = builder.slot(builder.record_at(first, stage, Step.SIZE), Step.BEFORE)
+            with builder.counted_loop(0, builder.slot(copies, Copies.COUNT)) as copy:
+                words = builder.slot(copies, Copies.WORDS)
+                source = builder.slot_address(step, builder.mul(copy, words))
                 place = builder.load(written, typ=I64)
-                target = record_at(builder, table, place, Step.SIZE)
+                target = builder.record_at(table, place, Step.SIZE)
                 for field in range(Step.SIZE):
-                    set_slot(builder, target, field, slot(builder, source, field))
+                    builder.set_slot(target, field, builder.slot(source, field))
                 # Workers that wait for each other within a step have ended all before it.
                 ended = builder.load(done, typ=I64)
-                waits = builder.icmp_signed("!=", slot(builder, source, Step.TOGETHER), const(0))
-                set_slot(builder, target, Step.BEFORE, builder.select(waits, ended, began))
-                chunks = slot(builder, source, Step.CHUNKS)
+                waits = builder.icmp_signed("!=", builder.slot(source, Step.TOGETHER), 0)
+                builder.set_slot(target, Step.BEFORE, builder.select(waits, ended, began))
+                chunks = builder.slot(source, Step.CHUNKS)
                 builder.store(builder.add(ended, chunks), done)
-                builder.store(builder.add(place, const(1)), written)
+                builder.store(builder.add(place, 1), written)
     builder.ret_void()

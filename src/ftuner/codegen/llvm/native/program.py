@@ -13,22 +13,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I64,
-    PTR,
-    VOID,
-    at,
-    begun,
-    call_address,
-    const,
-    pointer_slot,
-    record_at,
-    set_slot,
-    slot,
-    slot_address,
-    variable,
-)
-from ftuner.codegen.llvm.ir.loops import counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.kernels.step import STEP_KERNEL_TYPE
 from ftuner.codegen.llvm.native.binding_records import Tasks
 from ftuner.codegen.llvm.native.records import PRODUCT_KINDS, Patch, PoolSlot, Program, Step
@@ -51,23 +36,23 @@ def emit_program(module: ir.Module, header_bytes: int, tuning: NativeTuning) -> 
     """Add the runner to a module that has the pool and the drivers."""
     job, walk = _emit_job(module, tuning), _emit_alone(module)
     builder, (program, io, alone) = begun(module, RUN_TYPE, PROGRAM_SYMBOL)
-    patches = pointer_slot(builder, program, Program.PATCHES)
-    with counted_loop(builder, 0, slot(builder, program, Program.PATCH_COUNT)) as i:
-        record = record_at(builder, patches, i, Patch.SIZE)
-        number = slot(builder, record, Patch.ARRAY)
-        array = pointer_slot(builder, record_at(builder, io, number), 0)
-        data = builder.load(at(builder, array, header_bytes), typ=PTR)
-        address = at(builder, data, slot(builder, record, Patch.OFFSET))
-        builder.store(address, pointer_slot(builder, record, Patch.SLOT))
-    has_pool = builder.icmp_signed("==", alone, const(0))
+    patches = builder.pointer_slot(program, Program.PATCHES)
+    with builder.counted_loop(0, builder.slot(program, Program.PATCH_COUNT)) as i:
+        record = builder.record_at(patches, i, Patch.SIZE)
+        number = builder.slot(record, Patch.ARRAY)
+        array = builder.pointer_slot(builder.slot_address(io, number), 0)
+        data = builder.load(builder.at(array, header_bytes), typ=PTR)
+        address = builder.at(data, builder.slot(record, Patch.OFFSET))
+        builder.store(address, builder.pointer_slot(record, Patch.SLOT))
+    has_pool = builder.icmp_signed("==", alone, 0)
     with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
         with many:
-            workers = slot(builder, program, Program.WORKERS)
-            pool = pointer_slot(builder, program, Program.POOL)
+            workers = builder.slot(program, Program.WORKERS)
+            pool = builder.pointer_slot(program, Program.POOL)
             # The program may start at a later step; earlier ones then count as completed.
-            steps = pointer_slot(builder, program, Program.STEPS)
-            set_slot(builder, pool, PoolSlot.COMPLETED, slot(builder, steps, Step.BEFORE))
-            count = slot(builder, program, Program.STEP_COUNT)
+            steps = builder.pointer_slot(program, Program.STEPS)
+            builder.set_slot(pool, PoolSlot.COMPLETED, builder.slot(steps, Step.BEFORE))
+            count = builder.slot(program, Program.STEP_COUNT)
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, program, workers, count, const(0)])
         with one:
@@ -79,40 +64,39 @@ def emit_tasks(module: ir.Module, header_bytes: int) -> None:
     """Add `void tasks(plan, io, alone)`, which runs the job of a `binding_records.Tasks`; `io` and
     `alone` are those of programs."""
     builder, (plan, io, alone) = begun(module, RUN_TYPE, TASKS_SYMBOL)
-    record = slot_address(builder, plan, Tasks.RECORD)
-    set_slot(builder, record, 0, const(0))
-    addresses = record_at(builder, record, slot(builder, plan, Tasks.ADDRESSES))
-    with counted_loop(builder, 0, slot(builder, plan, Tasks.ARRAYS)) as i:
-        array = builder.load(record_at(builder, io, i), typ=PTR)
-        data = builder.load(at(builder, array, header_bytes), typ=PTR)
-        builder.store(data, record_at(builder, addresses, i))
-    job, pool = (pointer_slot(builder, plan, word) for word in (Tasks.JOB, Tasks.POOL))
-    has_pool = builder.icmp_signed("==", alone, const(0))
+    record = builder.slot_address(plan, Tasks.RECORD)
+    builder.set_slot(record, 0, 0)
+    addresses = builder.slot_address(record, builder.slot(plan, Tasks.ADDRESSES))
+    with builder.counted_loop(0, builder.slot(plan, Tasks.ARRAYS)) as i:
+        array = builder.pointer_slot(io, i)
+        data = builder.load(builder.at(array, header_bytes), typ=PTR)
+        builder.set_slot(addresses, i, data)
+    job, pool = builder.pointer_slots(plan, Tasks.JOB, Tasks.POOL)
+    has_pool = builder.icmp_signed("==", alone, 0)
     with default_float_mode(builder), builder.if_else(has_pool) as (many, one):
         with many:
-            threads = slot(builder, plan, Tasks.THREADS)
+            threads = builder.slot(plan, Tasks.THREADS)
             run = module.globals[POOL_RUN_SYMBOL]
             builder.call(run, [pool, job, record, threads, const(0), const(0)])
         with one:
-            call_address(builder, JOB_TYPE, job, [record, const(0)])
+            builder.call_address(JOB_TYPE, job, [record, const(0)])
     builder.ret_void()
 
 
 def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
     """`void job(program, worker)`: one worker's walk over the steps."""
     builder, (program, worker) = begun(module, JOB_TYPE, "ftuner_walk_program", internal=True)
-    pool = pointer_slot(builder, program, Program.POOL)
-    steps = pointer_slot(builder, program, Program.STEPS)
-    epoch = variable(builder, slot(builder, pool, PoolSlot.EPOCH))
-    with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
-        record = record_at(builder, steps, i, Step.SIZE)
-        wait_for_completed(builder, pool, slot(builder, record, Step.BEFORE), tuning)
-        number = builder.add(builder.load(epoch, typ=I64), const(1))
+    pool, steps = builder.pointer_slots(program, Program.POOL, Program.STEPS)
+    epoch = builder.variable(builder.slot(pool, PoolSlot.EPOCH))
+    with builder.counted_loop(0, builder.slot(program, Program.STEP_COUNT)) as i:
+        record = builder.record_at(steps, i, Step.SIZE)
+        wait_for_completed(builder, pool, builder.slot(record, Step.BEFORE), tuning)
+        number = builder.add(builder.load(epoch, typ=I64), 1)
         builder.store(number, epoch)
-        workers = slot(builder, record, Step.WORKERS)
+        workers = builder.slot(record, Step.WORKERS)
         with builder.if_then(builder.icmp_signed("<", worker, workers)):
             done = _shared(builder, pool, record, worker, workers, number)
-            with builder.if_then(builder.icmp_signed(">", done, const(0))):
+            with builder.if_then(builder.icmp_signed(">", done, 0)):
                 add_completed(builder, pool, done)
     builder.ret_void()
     return builder.function
@@ -122,28 +106,28 @@ def _emit_alone(module: ir.Module) -> ir.Function:
     """`void alone(program)`: all steps on one thread."""
     kind = ir.FunctionType(VOID, [PTR])
     builder, (program,) = begun(module, kind, "ftuner_walk_program_alone", internal=True)
-    steps = pointer_slot(builder, program, Program.STEPS)
-    with counted_loop(builder, 0, slot(builder, program, Program.STEP_COUNT)) as i:
-        record = record_at(builder, steps, i, Step.SIZE)
-        some = builder.icmp_signed(">", slot(builder, record, Step.CHUNKS), const(0))
+    steps = builder.pointer_slot(program, Program.STEPS)
+    with builder.counted_loop(0, builder.slot(program, Program.STEP_COUNT)) as i:
+        record = builder.record_at(steps, i, Step.SIZE)
+        some = builder.icmp_signed(">", builder.slot(record, Step.CHUNKS), 0)
         kind = _has_kernel(builder, record)
         with builder.if_then(some), builder.if_else(kind) as (kernel, product):
             with kernel:
                 # The result of a task does not depend on the chunks.
-                tasks = slot(builder, record, Step.TASKS)
+                tasks = builder.slot(record, Step.TASKS)
                 _tasks(builder, record, const(0), (const(0), tasks))
             with product, builder.if_else(_of_several(builder, record)) as (several, one):
-                with several, counted_loop(builder, 0, slot(builder, record, Step.CHUNKS)) as chunk:
+                with several, builder.counted_loop(0, builder.slot(record, Step.CHUNKS)) as chunk:
                     _panels(builder, record, const(0), chunk)
                 with one:
-                    call = pointer_slot(builder, record, Step.ARGUMENT)
+                    call = builder.pointer_slot(record, Step.ARGUMENT)
                     _of_kind(builder, record, "alone", [call])
     builder.ret_void()
     return builder.function
 
 
 def _shared(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     pool: ir.Value,
     record: ir.Value,
     worker: ir.Value,
@@ -151,23 +135,23 @@ def _shared(
     epoch: ir.Value,
 ) -> ir.Value:
     """A worker's part of a step; returns the number of chunks it has done."""
-    done = variable(builder, const(0))
-    chunks, tasks = slot(builder, record, Step.CHUNKS), slot(builder, record, Step.TASKS)
-    together = builder.icmp_signed("!=", slot(builder, record, Step.TOGETHER), const(0))
+    done = builder.variable(0)
+    chunks, tasks = builder.slots(record, Step.CHUNKS, Step.TASKS)
+    together = builder.icmp_signed("!=", builder.slot(record, Step.TOGETHER), 0)
     with builder.if_else(together) as (own, dealt):
         with own:
-            call = pointer_slot(builder, record, Step.ARGUMENT)
+            call = builder.pointer_slot(record, Step.ARGUMENT)
             _of_kind(builder, record, "gemm", [call, worker])
-            builder.store(const(1), done)
+            builder.store(1, done)
         with dealt, taken_chunks(builder, pool, worker, workers, epoch, chunks) as chunk:
-            bounds = partition_bounds(builder, tasks, chunks, chunk)
+            bounds = builder.partition_bounds(tasks, chunks, chunk)
             _piece(builder, record, worker, chunk, bounds)
-            builder.store(builder.add(builder.load(done, typ=I64), const(1)), done)
+            builder.store(builder.add(builder.load(done, typ=I64), 1), done)
     return builder.load(done, typ=I64)
 
 
 def _piece(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     record: ir.Value,
     worker: ir.Value,
     chunk: ir.Value,
@@ -181,50 +165,46 @@ def _piece(
             with several:
                 _panels(builder, record, worker, chunk)
             with one:
-                call = pointer_slot(builder, record, Step.ARGUMENT)
+                call = builder.pointer_slot(record, Step.ARGUMENT)
                 _of_kind(builder, record, "chunk", [call, worker, chunk])
 
 
-def _of_several(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
+def _of_several(builder: IRBuilder, record: ir.Value) -> ir.Value:
     """Whether a product is of several requests, which take turns."""
-    return builder.icmp_signed(">", slot(builder, record, Step.CALL_COUNT), const(0))
+    return builder.icmp_signed(">", builder.slot(record, Step.CALL_COUNT), 0)
 
 
-def _panels(builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, chunk: ir.Value) -> None:
+def _panels(builder: IRBuilder, record: ir.Value, worker: ir.Value, chunk: ir.Value) -> None:
     """A chunk of the products of several requests: successive ones are the same panels of each, so
     that these are read from memory once."""
-    count = slot(builder, record, Step.CALL_COUNT)
-    parts = builder.udiv(slot(builder, record, Step.CHUNKS), count)
-    panels = slot(builder, record, Step.PANELS)
-    bounds = partition_bounds(builder, panels, parts, builder.udiv(chunk, count))
-    calls = pointer_slot(builder, record, Step.CALLS)
-    call = pointer_slot(builder, record_at(builder, calls, builder.urem(chunk, count)), 0)
+    count = builder.slot(record, Step.CALL_COUNT)
+    parts = builder.udiv(builder.slot(record, Step.CHUNKS), count)
+    panels = builder.slot(record, Step.PANELS)
+    bounds = builder.partition_bounds(panels, parts, builder.udiv(chunk, count))
+    calls = builder.pointer_slot(record, Step.CALLS)
+    call = builder.pointer_slot(builder.slot_address(calls, builder.urem(chunk, count)), 0)
     _of_kind(builder, record, "panels", [call, worker, panels, *bounds])
 
 
-def _has_kernel(builder: ir.IRBuilder, record: ir.Value) -> ir.Value:
-    return builder.icmp_signed("==", slot(builder, record, Step.KIND), const(0))
+def _has_kernel(builder: IRBuilder, record: ir.Value) -> ir.Value:
+    return builder.icmp_signed("==", builder.slot(record, Step.KIND), 0)
 
 
 def _tasks(
-    builder: ir.IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
+    builder: IRBuilder, record: ir.Value, worker: ir.Value, tasks: tuple[ir.Value, ir.Value]
 ) -> None:
     """Call the kernel of a step for a range of its tasks."""
-    argument = pointer_slot(builder, record, Step.ARGUMENT)
-    dims = pointer_slot(builder, record, Step.DIMS)
-    status = slot_address(builder, record, Step.STATUS)
-    function = pointer_slot(builder, record, Step.FUNCTION)
-    call_address(builder, STEP_KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
+    argument, dims = builder.pointer_slots(record, Step.ARGUMENT, Step.DIMS)
+    status = builder.slot_address(record, Step.STATUS)
+    function = builder.pointer_slot(record, Step.FUNCTION)
+    builder.call_address(STEP_KERNEL_TYPE, function, [argument, dims, status, worker, *tasks])
 
 
 def _of_kind(
-    builder: ir.IRBuilder,
-    record: ir.Value,
-    function: DriverFunction,
-    arguments: Sequence[ir.Value],
+    builder: IRBuilder, record: ir.Value, function: DriverFunction, arguments: Sequence[ir.Value]
 ) -> None:
     """Call the driver function of a product's dtype."""
-    kind = slot(builder, record, Step.KIND)
+    kind = builder.slot(record, Step.KIND)
     for dtype, number in PRODUCT_KINDS.items():
-        with builder.if_then(builder.icmp_signed("==", kind, const(number))):
+        with builder.if_then(builder.icmp_signed("==", kind, number)):
             builder.call(builder.module.globals[driver_symbol(function, dtype)], arguments)

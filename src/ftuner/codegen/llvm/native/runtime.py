@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, at, begun, const, record_at
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, begun, const
 from ftuner.codegen.llvm.native.binding import emit_binding
 from ftuner.codegen.llvm.native.call_cache import emit_known_call, emit_known_program
 from ftuner.codegen.llvm.native.driver import emit_driver
@@ -34,8 +33,8 @@ _NONE = const(0)
 def _emit_give(module: ir.Module) -> ir.Function:
     kind = ir.FunctionType(VOID, [PTR, I64])
     builder, (table, workspace) = begun(module, kind, GIVE_WORKSPACE_SYMBOL)
-    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
-        place = record_at(builder, table, i)
+    with builder.counted_loop(0, FreeWorkspaces.SLOTS) as i:
+        place = builder.slot_address(table, i)
         swapped = builder.cmpxchg(place, _NONE, workspace, "release", "monotonic")
         with builder.if_then(builder.extract_value(swapped, 1)):
             builder.ret_void()
@@ -47,14 +46,14 @@ def _emit_give(module: ir.Module) -> ir.Function:
 def _emit_take(module: ir.Module, give: ir.Function) -> None:
     kind = ir.FunctionType(I64, [PTR, I64, I64])
     builder, (table, least, most) = begun(module, kind, TAKE_WORKSPACE_SYMBOL)
-    with counted_loop(builder, 0, FreeWorkspaces.SLOTS) as i:
-        place = record_at(builder, table, i)
+    with builder.counted_loop(0, FreeWorkspaces.SLOTS) as i:
+        place = builder.slot_address(table, i)
         # Read first: empty slots are then not written to.
         seen = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
         with builder.if_then(builder.icmp_signed("!=", seen, _NONE)):
             found = builder.atomic_rmw("xchg", place, _NONE, "acquire")
             with builder.if_then(builder.icmp_signed("!=", found, _NONE)):
-                size = builder.load(at(builder, builder.inttoptr(found, PTR), -SLOT_BYTES), typ=I64)
+                size = builder.load(builder.at(builder.inttoptr(found, PTR), -SLOT_BYTES), typ=I64)
                 enough = builder.icmp_signed(">=", size, least)
                 fits = builder.and_(enough, builder.icmp_signed("<=", size, most))
                 with builder.if_then(fits):

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, begun, call_address, const, slot_address
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     POOL_BARRIER_SYMBOL,
@@ -55,42 +54,42 @@ def emit_pool(module: ir.Module, tuning: NativeTuning) -> None:
     _emit_run(module, tuning)
 
 
-def wait_for_all(builder: ir.IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
+def wait_for_all(builder: IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
     """Emit a wait at a barrier of the pool, until `workers` threads have arrived."""
     function = builder.module.globals[POOL_BARRIER_SYMBOL]
-    builder.call(function, [slot_address(builder, pool, barrier), workers])
+    builder.call(function, [builder.slot_address(pool, barrier), workers])
 
 
 def wait_for_completed(
-    builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value, tuning: NativeTuning
+    builder: IRBuilder, pool: ir.Value, chunks: ir.Value, tuning: NativeTuning
 ) -> None:
     """Wait until `chunks` chunks of the program are done."""
-    place = slot_address(builder, pool, PoolSlot.COMPLETED)
-    sleepers = slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS)
+    place = builder.slot_address(pool, PoolSlot.COMPLETED)
+    sleepers = builder.slot_address(pool, PoolSlot.COMPLETED_SLEEPERS)
     wait_until(builder, tuning, place, ">=", chunks, polls_for_others(tuning), sleepers)
 
 
-def add_completed(builder: ir.IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
+def add_completed(builder: IRBuilder, pool: ir.Value, chunks: ir.Value) -> None:
     """Add to the count of completed chunks of the program, and wake threads that wait for it."""
-    place = slot_address(builder, pool, PoolSlot.COMPLETED)
+    place = builder.slot_address(pool, PoolSlot.COMPLETED)
     builder.atomic_rmw("add", place, chunks, "seq_cst")
-    wake(builder, place, slot_address(builder, pool, PoolSlot.COMPLETED_SLEEPERS))
+    wake(builder, place, builder.slot_address(pool, PoolSlot.COMPLETED_SLEEPERS))
 
 
 def _emit_barrier(module: ir.Module, tuning: NativeTuning) -> None:
     """`void barrier(record, workers)`: returns once `workers` callers have arrived."""
     kind = ir.FunctionType(VOID, [PTR, I64])
     builder, (record, workers) = begun(module, kind, POOL_BARRIER_SYMBOL)
-    generation_address = slot_address(builder, record, Barrier.GENERATION)
-    arrived_address = slot_address(builder, record, Barrier.ARRIVED)
-    sleepers = slot_address(builder, record, Barrier.SLEEPERS)
+    generation_address = builder.slot_address(record, Barrier.GENERATION)
+    arrived_address = builder.slot_address(record, Barrier.ARRIVED)
+    sleepers = builder.slot_address(record, Barrier.SLEEPERS)
     generation = builder.load_atomic(generation_address, "acquire", SLOT_BYTES, typ=I64)
     before = builder.atomic_rmw("add", arrived_address, const(1), "acq_rel")
-    last = builder.icmp_signed("==", builder.add(before, const(1)), workers)
+    last = builder.icmp_signed("==", builder.add(before, 1), workers)
     with builder.if_else(last) as (release, wait):
         with release:
             builder.atomic_rmw("xchg", arrived_address, const(0), "monotonic")
-            following = builder.add(generation, const(1))
+            following = builder.add(generation, 1)
             builder.atomic_rmw("xchg", generation_address, following, "seq_cst")
             wake(builder, generation_address, sleepers)
         with wait:
@@ -110,8 +109,8 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     """`void worker(pool, index)`: serve jobs until a null job arrives."""
     builder, (pool, index) = begun(module, ir.FunctionType(VOID, [PTR, I64]), POOL_WORKER_SYMBOL)
     mailbox = mailbox_of(builder, pool, index)
-    sleepers = slot_address(builder, mailbox, PoolSlot.MAIL_SLEEPERS)
-    gate = slot_address(builder, pool, PoolSlot.GATE)
+    sleepers = builder.slot_address(mailbox, PoolSlot.MAIL_SLEEPERS)
+    gate = builder.slot_address(pool, PoolSlot.GATE)
     introduce(builder, mailbox)
     float_mode = set_default_float_mode(builder)
     serve, look, enter, late, inside, work, leave = map(
@@ -128,27 +127,26 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
 
     builder.position_at_end(look)
     seen = builder.load_atomic(gate, "acquire", SLOT_BYTES, typ=I64)
-    number = builder.lshr(seen, const(_GATE_NUMBER_BITS))
-    workers = builder.load(slot_address(builder, pool, PoolSlot.WORKERS), typ=I64)
-    is_open = builder.icmp_signed("==", builder.and_(seen, const(_CLOSED)), const(0))
+    number = builder.lshr(seen, _GATE_NUMBER_BITS)
+    workers = builder.load(builder.slot_address(pool, PoolSlot.WORKERS), typ=I64)
+    is_open = builder.icmp_signed("==", builder.and_(seen, _CLOSED), 0)
     is_new = builder.icmp_signed("!=", number, served)
     invited = builder.icmp_signed("<", index, workers)
     builder.cbranch(builder.and_(is_open, builder.and_(is_new, invited)), enter, late)
     builder.position_at_end(enter)
-    swapped = builder.cmpxchg(gate, seen, builder.add(seen, const(_ENTERED + 1)), "acq_rel",
-                              "monotonic")  # fmt: skip
+    swapped = builder.cmpxchg(gate, seen, builder.add(seen, _ENTERED + 1), "acq_rel", "monotonic")
     builder.cbranch(builder.extract_value(swapped, 1), inside, look)
 
     builder.position_at_end(inside)
-    job = builder.load(slot_address(builder, pool, PoolSlot.JOB), typ=PTR)
-    argument = builder.load(slot_address(builder, pool, PoolSlot.ARGUMENT), typ=PTR)
+    job = builder.load(builder.slot_address(pool, PoolSlot.JOB), typ=PTR)
+    argument = builder.load(builder.slot_address(pool, PoolSlot.ARGUMENT), typ=PTR)
     builder.cbranch(builder.icmp_unsigned("==", job, ir.Constant(PTR, None)), leave, work)
     builder.position_at_end(work)
-    call_address(builder, JOB_TYPE, job, [argument, index])
+    builder.call_address(JOB_TYPE, job, [argument, index])
     builder.atomic_rmw("sub", gate, const(1), "seq_cst")
-    woken = wake(builder, gate, slot_address(builder, pool, PoolSlot.GATE_SLEEPERS))
+    woken = wake(builder, gate, builder.slot_address(pool, PoolSlot.GATE_SLEEPERS))
     # A caller that was just woken may be on this CPU: sleep at once to make room for it.
-    again = builder.select(woken, const(0), polls_for_job(tuning))
+    again = builder.select(woken, 0, polls_for_job(tuning))
     after_work = builder.block
     builder.branch(serve)
     builder.position_at_end(late)
@@ -176,34 +174,34 @@ def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
     """
     kind = ir.FunctionType(VOID, [PTR, PTR, PTR, I64, I64, I64])
     builder, (pool, job, argument, workers, epochs, everyone) = begun(module, kind, POOL_RUN_SYMBOL)
-    gate = slot_address(builder, pool, PoolSlot.GATE)
-    builder.store(job, slot_address(builder, pool, PoolSlot.JOB))
-    builder.store(argument, slot_address(builder, pool, PoolSlot.ARGUMENT))
-    builder.store(workers, slot_address(builder, pool, PoolSlot.WORKERS))
+    gate = builder.slot_address(pool, PoolSlot.GATE)
+    builder.store(job, builder.slot_address(pool, PoolSlot.JOB))
+    builder.store(argument, builder.slot_address(pool, PoolSlot.ARGUMENT))
+    builder.store(workers, builder.slot_address(pool, PoolSlot.WORKERS))
     number_bits = const(_GATE_NUMBER_BITS)
     before = builder.lshr(builder.load(gate, typ=I64), number_bits)
-    opened = builder.shl(builder.add(before, const(1)), number_bits)
+    opened = builder.shl(builder.add(before, 1), number_bits)
     builder.atomic_rmw("xchg", gate, opened, "seq_cst")
-    with counted_loop(builder, const(1), workers) as worker:
+    with builder.counted_loop(1, workers) as worker:
         mailbox = mailbox_of(builder, pool, worker)
         builder.atomic_rmw("add", mailbox, const(1), "seq_cst")
         if has_system_calls():
-            sleepers = slot_address(builder, mailbox, PoolSlot.MAIL_SLEEPERS)
+            sleepers = builder.slot_address(mailbox, PoolSlot.MAIL_SLEEPERS)
             asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
-            with builder.if_then(builder.icmp_signed("!=", asleep, const(0)), likely=False):
+            with builder.if_then(builder.icmp_signed("!=", asleep, 0), likely=False):
                 place_worker(builder, pool, mailbox, worker, current_cpu(builder))
                 wake_threads(builder, mailbox, 1)
     is_job = builder.icmp_unsigned("!=", job, ir.Constant(PTR, None))
     with builder.if_then(is_job):
-        call_address(builder, JOB_TYPE, job, [argument, const(0)])
-        sleepers = slot_address(builder, pool, PoolSlot.GATE_SLEEPERS)
+        builder.call_address(JOB_TYPE, job, [argument, const(0)])
+        sleepers = builder.slot_address(pool, PoolSlot.GATE_SLEEPERS)
         spins = polls_for_others(tuning)
-        all_needed = builder.icmp_signed("!=", everyone, const(0))
+        all_needed = builder.icmp_signed("!=", everyone, 0)
         with builder.if_then(all_needed):
-            others = builder.mul(builder.sub(workers, const(1)), const(_ENTERED))
+            others = builder.mul(builder.sub(workers, 1), _ENTERED)
             wait_until(builder, tuning, gate, "==", builder.or_(opened, others), spins, sleepers)
         builder.atomic_rmw("or", gate, const(_CLOSED), "seq_cst")
         wait_until(builder, tuning, gate, "==", const(0), spins, sleepers, const(_ENTERED - 1))
-        epoch = slot_address(builder, pool, PoolSlot.EPOCH)
+        epoch = builder.slot_address(pool, PoolSlot.EPOCH)
         builder.store(builder.add(builder.load(epoch, typ=I64), epochs), epoch)
     builder.ret_void()

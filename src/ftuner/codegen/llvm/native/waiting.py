@@ -16,26 +16,13 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    I64,
-    PTR,
-    VOID,
-    const,
-    intrinsic,
-    record_at,
-    reserve,
-    slot_address,
-    variable,
-)
-from ftuner.codegen.llvm.ir.loops import counted_loop
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, const, intrinsic
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
 from ftuner.core.operating_system import FUTEX, has_system_calls, is_x86, nap, system_call_number
 from ftuner.hardware.tuning import NativeTuning
 
 
-def system_call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
+def system_call(builder: IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the C library's `syscall(number, ...)`."""
     symbol = "syscall"
     function = builder.module.globals.get(symbol)
@@ -44,17 +31,17 @@ def system_call(builder: ir.IRBuilder, name: str, *arguments: ir.Value) -> ir.Va
     return builder.call(function, [const(system_call_number(name)), *arguments])
 
 
-def mailbox_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+def mailbox_of(builder: IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
     """The address of a worker's mailbox."""
-    mailboxes = slot_address(builder, pool, PoolSlot.MAILBOXES)
-    return record_at(builder, mailboxes, worker, PoolSlot.MAILBOX_SIZE)
+    mailboxes = builder.slot_address(pool, PoolSlot.MAILBOXES)
+    return builder.record_at(mailboxes, worker, PoolSlot.MAILBOX_SIZE)
 
 
 _FUTEX_WAIT_PRIVATE = 128
 _FUTEX_WAKE_PRIVATE = 129
 
 
-def _pause(builder: ir.IRBuilder) -> None:
+def _pause(builder: IRBuilder) -> None:
     if is_x86():
         builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
     else:
@@ -62,11 +49,11 @@ def _pause(builder: ir.IRBuilder) -> None:
         builder.call(hint, [ir.Constant(I32, 1)])
 
 
-def _futex(builder: ir.IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
+def _futex(builder: IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
     system_call(builder, FUTEX, address, const(operation), value, ir.Constant(PTR, None))
 
 
-def wake_threads(builder: ir.IRBuilder, address: ir.Value, most: int) -> None:
+def wake_threads(builder: IRBuilder, address: ir.Value, most: int) -> None:
     """Wake at most `most` threads that sleep on the slot at `address`."""
     _futex(builder, address, _FUTEX_WAKE_PRIVATE, const(most))
 
@@ -86,7 +73,7 @@ def polls_for_others(tuning: NativeTuning) -> ir.Constant:
 
 
 def wait_until(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     tuning: NativeTuning,
     address: ir.Value,
     relation: str,
@@ -112,7 +99,7 @@ def wait_until(
     looked_at = seen if mask is None else builder.and_(seen, mask)
     builder.cbranch(builder.icmp_signed(relation, looked_at, value), done, again)
     builder.position_at_end(again)
-    following = builder.add(count, const(1))
+    following = builder.add(count, 1)
     builder.cbranch(builder.icmp_signed("<", count, spins), pause, sleep)
     builder.position_at_end(pause)
     _pause(builder)
@@ -134,7 +121,7 @@ def wait_until(
     return seen
 
 
-def wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
+def wake(builder: IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
     """Wake all threads that sleep on the slot at `address`, which was just changed with seq_cst.
 
     Returns whether any thread slept.
@@ -142,7 +129,7 @@ def wake(builder: ir.IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Val
     if not has_system_calls():
         return ir.Constant(I1, 0)
     asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
-    any_asleep = builder.icmp_signed("!=", asleep, const(0))
+    any_asleep = builder.icmp_signed("!=", asleep, 0)
     with builder.if_then(any_asleep, likely=False):
         wake_threads(builder, address, 0x7FFFFFFF)
     return any_asleep
@@ -152,24 +139,24 @@ class Team:
     """The phases of one task, in order. Every task of the team emits the same."""
 
     def __init__(
-        self, builder: ir.IRBuilder, state: ir.Value, size: ir.Value, rank: ir.Value,
+        self, builder: IRBuilder, state: ir.Value, size: ir.Value, rank: ir.Value,
         tuning: NativeTuning,
     ) -> None:  # fmt: skip
         """`state`: the address of a `TeamState`, all zeros when the first task begins. `rank`: the
         number of the task, which numbers its own part."""
         self._builder, self._state, self._tuning = builder, state, tuning
         self.size, self._rank = size, rank
-        self._several = builder.icmp_signed(">", size, const(1))
-        self._number = variable(builder, const(0))
+        self._several = builder.icmp_signed(">", size, 1)
+        self._number = builder.variable(0)
 
     @contextmanager
     def phase(self) -> Iterator[ir.Value]:
         """Emit the body of a phase; yields the number of the part that is to be done."""
         builder, size = self._builder, self.size
         number = builder.load(self._number, typ=I64)
-        following = builder.add(number, const(1))
-        mine = reserve(builder, I1)
-        with counted_loop(builder, 0, size) as distance:
+        following = builder.add(number, 1)
+        mine = builder.reserve(I1)
+        with builder.counted_loop(0, size) as distance:
             part = builder.add(self._rank, distance)
             around = builder.icmp_signed(">=", part, size)
             part = builder.select(around, builder.sub(part, size), part)
@@ -179,14 +166,14 @@ class Team:
             with builder.if_then(builder.load(mine, typ=I1)):
                 yield part
                 with builder.if_then(self._several):
-                    place = slot_address(builder, self._state, TeamState.DONE)
+                    place = builder.slot_address(self._state, TeamState.DONE)
                     builder.atomic_rmw("add", place, const(1), "seq_cst")
-                    wake(builder, place, slot_address(builder, self._state, TeamState.SLEEPERS))
+                    wake(builder, place, builder.slot_address(self._state, TeamState.SLEEPERS))
         with builder.if_then(self._several):
             wait_until(
-                builder, self._tuning, slot_address(builder, self._state, TeamState.DONE), ">=",
+                builder, self._tuning, builder.slot_address(self._state, TeamState.DONE), ">=",
                 builder.mul(following, size), polls_for_others(self._tuning),
-                slot_address(builder, self._state, TeamState.SLEEPERS),
+                builder.slot_address(self._state, TeamState.SLEEPERS),
             )  # fmt: skip
         builder.store(following, self._number)
 
@@ -200,18 +187,18 @@ class Team:
             builder.store(builder.extract_value(swapped, 1), mine)
 
     def _claims(self, part: ir.Value) -> ir.Value:
-        first = slot_address(self._builder, self._state, TeamState.CLAIMS)
-        return record_at(self._builder, first, part, TeamState.CLAIM_SLOTS)
+        first = self._builder.slot_address(self._state, TeamState.CLAIMS)
+        return self._builder.record_at(first, part, TeamState.CLAIM_SLOTS)
 
     def leave(self) -> None:
         """Emit the end of a task: the last one leaves zeros for the next run."""
         builder, state = self._builder, self._state
         with builder.if_then(self._several):
-            place = slot_address(builder, state, TeamState.LEFT)
+            place = builder.slot_address(state, TeamState.LEFT)
             left = builder.atomic_rmw("add", place, const(1), "acq_rel")
-            last = builder.icmp_signed("==", builder.add(left, const(1)), self.size)
+            last = builder.icmp_signed("==", builder.add(left, 1), self.size)
             with builder.if_then(last):
                 for slot in (TeamState.DONE, TeamState.LEFT):
-                    builder.store(const(0), slot_address(builder, state, slot))
-                with counted_loop(builder, 0, self.size) as part:
-                    builder.store(const(0), self._claims(part))
+                    builder.store(0, builder.slot_address(state, slot))
+                with builder.counted_loop(0, self.size) as part:
+                    builder.store(0, self._claims(part))

@@ -18,8 +18,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, begun, const, slot_address
-from ftuner.codegen.llvm.ir.loops import partition_bounds
+from ftuner.codegen.llvm.ir.builder import I64, PTR, IRBuilder, begun, const
 from ftuner.codegen.llvm.native.records import CHUNK_BITS, MAX_CHUNKS_A_WORKER, SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.waiting import mailbox_of
 
@@ -30,7 +29,7 @@ _MASK = const(MAX_CHUNKS_A_WORKER)
 
 @contextmanager
 def taken_chunks(
-    builder: ir.IRBuilder,
+    builder: IRBuilder,
     pool: ir.Value,
     worker: ir.Value,
     workers: ir.Value,
@@ -43,15 +42,15 @@ def taken_chunks(
     builder.position_at_end(take)
     function = builder.module.globals[TAKE_SYMBOL]
     chunk = builder.call(function, [pool, worker, workers, epoch, chunks])
-    builder.cbranch(builder.icmp_signed("!=", chunk, const(NO_CHUNK)), work, done)
+    builder.cbranch(builder.icmp_signed("!=", chunk, NO_CHUNK), work, done)
     builder.position_at_end(work)
     yield chunk
     builder.branch(take)
     builder.position_at_end(done)
 
 
-def _range_of(builder: ir.IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
-    return slot_address(builder, mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS)
+def _range_of(builder: IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
+    return builder.slot_address(mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS)
 
 
 def emit_chunks(module: ir.Module) -> None:
@@ -71,32 +70,32 @@ def emit_chunks(module: ir.Module) -> None:
     distance, owner = builder.phi(I64), builder.phi(I64)
     place = _range_of(builder, pool, owner)
     word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
-    first, last = partition_bounds(builder, chunks, workers, owner)
-    found = builder.lshr(word, const(2 * CHUNK_BITS))
+    first, last = builder.partition_bounds(chunks, workers, owner)
+    found = builder.lshr(word, 2 * CHUNK_BITS)
     dealt = builder.icmp_unsigned("==", found, epoch)
-    begin = builder.select(dealt, builder.and_(word, _MASK), const(0))
-    end = builder.and_(builder.lshr(word, const(CHUNK_BITS)), _MASK)
+    begin = builder.select(dealt, builder.and_(word, _MASK), 0)
+    end = builder.and_(builder.lshr(word, CHUNK_BITS), _MASK)
     end = builder.select(dealt, end, builder.sub(last, first))
     late = builder.icmp_unsigned(">", found, epoch)
     some = builder.icmp_signed("<", begin, end)
     builder.cbranch(builder.and_(builder.not_(late), some), take, onward)
 
     builder.position_at_end(take)
-    own = builder.icmp_signed("==", distance, const(0))
-    one_less = builder.sub(end, const(1))
+    own = builder.icmp_signed("==", distance, 0)
+    one_less = builder.sub(end, 1)
     chunk = builder.add(first, builder.select(own, begin, one_less))
-    begin = builder.select(own, builder.add(begin, const(1)), begin)
+    begin = builder.select(own, builder.add(begin, 1), begin)
     end = builder.select(own, end, one_less)
-    left = builder.or_(begin, builder.shl(end, const(CHUNK_BITS)))
-    changed = builder.or_(left, builder.shl(epoch, const(2 * CHUNK_BITS)))
+    left = builder.or_(begin, builder.shl(end, CHUNK_BITS))
+    changed = builder.or_(left, builder.shl(epoch, 2 * CHUNK_BITS))
     swapped = builder.cmpxchg(place, word, changed, "monotonic", "monotonic")
     builder.cbranch(builder.extract_value(swapped, 1), taken, look)
 
     builder.position_at_end(onward)
-    further = builder.add(distance, const(1))
-    following = builder.add(owner, const(1))
+    further = builder.add(distance, 1)
+    following = builder.add(owner, 1)
     around = builder.icmp_signed("==", following, workers)
-    following = builder.select(around, const(0), following)
+    following = builder.select(around, 0, following)
     builder.cbranch(builder.icmp_signed("<", further, workers), look, nothing)
 
     for phi, begins, again, next_value in (

@@ -1,4 +1,4 @@
-"""Emitted loops run the rounds that they should, in order."""
+"""Shorthands of the builder. Emitted loops run the rounds that they should, in order."""
 
 import ctypes
 import platform
@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from ftuner.codegen.llvm.ir.loops import I64, carried_loop, counted_loop, partition_bounds
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
+from ftuner.codegen.llvm.kernels.step import StepKernel
 from ftuner.codegen.llvm.objects.jit import compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.ranges import bounds
+from ftuner.graph.schedules import modules
 
 ISA = "neon" if platform.machine() in ("aarch64", "arm64") else "sse2"
 MAX_PARTS = 2**20  # with extents up to 2**40, products stay below 2**63
 
-Emit = Callable[[ir.IRBuilder, list[ir.Value], Callable[..., None]], None]
+Emit = Callable[[IRBuilder, list[ir.Value], Callable[..., None]], None]
 
 
 def emit_module(emit: Emit, arguments: int) -> ir.Module:
@@ -27,7 +29,7 @@ def emit_module(emit: Emit, arguments: int) -> ir.Module:
     module = ir.Module()
     signature = ir.FunctionType(I64, [I64] * arguments + [ir.PointerType()])
     function = ir.Function(module, signature, "f")
-    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    builder = IRBuilder(function.append_basic_block("entry"))
     count = builder.alloca(I64)
     builder.store(ir.Constant(I64, 0), count)
 
@@ -58,24 +60,49 @@ class Recorder:
         return out[:count].tolist()
 
 
+def test_numbers_stand_for_constants() -> None:
+    texts = []
+    for number in (int, const):
+        module = ir.Module()
+        builder, (x, place) = begun(module, ir.FunctionType(VOID, [I64, PTR]), "f")
+        y = builder.add(builder.mul(x, number(3), flags=("nsw",)), number(-5))
+        y = builder.select(builder.icmp_signed("<", y, number(7)), number(1), y)
+        builder.store(number(0), builder.at(place, y, number(24)))
+        builder.set_slot(place, y, builder.maximum(builder.slot(place, 2), number(9)))
+        builder.ret_void()
+        texts.append(str(module))
+    assert texts[0] == texts[1]
+
+
+def test_emitters_redefine_nothing_of_the_builder() -> None:
+    """llvmlite has no types, so that mypy does not see where a method has the name of another."""
+    assert [*modules("cpu_kernel")]
+    emitters, found = [StepKernel], set()
+    while emitters:
+        emitter = emitters.pop()
+        emitters += emitter.__subclasses__()
+        found.add(emitter)
+        names = {name for name in vars(emitter) if not name.startswith("__")}
+        assert not names & {"_block", "_anchor", *dir(IRBuilder)}, emitter
+    assert len(found) > 5
+
+
 def test_a_step_of_zero_is_refused() -> None:
     with pytest.raises(AssertionError, match="step"):
-        emit_module(
-            lambda builder, *_: counted_loop(builder, 0, 4, step=0).__enter__(), arguments=0
-        )
+        emit_module(lambda builder, *_: builder.counted_loop(0, 4, step=0).__enter__(), arguments=0)
 
 
 @pytest.mark.parametrize("some", [False, True])
 def test_carried_loop_keeps_values(some: bool) -> None:
     """Triangular numbers, and how many rounds there were."""
 
-    def emit(builder: ir.IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
+    def emit(builder: IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
         def body(values: list[ir.Value]) -> list[ir.Value]:
             rounds = builder.add(values[0], ir.Constant(I64, 1))
             return [rounds, builder.add(values[1], rounds)]
 
         zero = ir.Constant(I64, 0)
-        record(*carried_loop(builder, arguments[0], [zero, zero], body, some))
+        record(*builder.carried_loop(arguments[0], [zero, zero], body, some))
 
     triangular = Recorder(emit, arguments=1)
     for count in (1, 2, 7) if some else (-3, 0, 1, 2, 7):
@@ -85,11 +112,11 @@ def test_carried_loop_keeps_values(some: bool) -> None:
 
 @pytest.fixture(scope="module")
 def count() -> Recorder:
-    def emit(builder: ir.IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
+    def emit(builder: IRBuilder, arguments: list[ir.Value], record: Callable[..., None]) -> None:
         begin, end, step = arguments
         # A body of several blocks: what the loop branches back from is not where it began.
         with (
-            counted_loop(builder, begin, end, step) as index,
+            builder.counted_loop(begin, end, step) as index,
             builder.if_then(builder.icmp_signed("!=", index, ir.Constant(I64, 3))),
         ):
             record(index)
@@ -105,7 +132,7 @@ def test_counted_loop_is_a_range(count: Recorder, begin: int, end: int, step: in
 @pytest.fixture(scope="module")
 def partition() -> Recorder:
     return Recorder(
-        lambda builder, arguments, record: record(*partition_bounds(builder, *arguments)),
+        lambda builder, arguments, record: record(*builder.partition_bounds(*arguments)),
         arguments=3,
     )
 
@@ -124,7 +151,7 @@ def test_partition_bounds_are_bounds(
 
 def test_partition_bounds_of_constants() -> None:
     recorder = Recorder(
-        lambda builder, arguments, record: record(*partition_bounds(builder, 7, 3, arguments[0])),
+        lambda builder, arguments, record: record(*builder.partition_bounds(7, 3, arguments[0])),
         arguments=1,
     )
     assert [recorder(worker) for worker in range(3)] == [[0, 2], [2, 4], [4, 7]]
