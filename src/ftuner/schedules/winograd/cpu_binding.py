@@ -314,7 +314,8 @@ class WinogradTask(CommonWinogradTask[WinogradChoice]):
     def cut(self, middles: Sequence[int], plan: WinogradPlan, workers: int) -> CommonWinogradCut:
         library, channels = self.products.compiled.library, self.choice.channels
         blocks, part = self.choice.blocks(middles, plan, workers), plan.blocks.channels
-        block = -(-(after_coarse(middles[0]) - 1) // blocks)
+        # An odd number: matrices that are apart by a multiple of a page evict each other from L1.
+        block = -(-(after_coarse(middles[0]) - 1) // blocks) | 1
         nr, size = self.width * library.lanes, library.types.c.itemsize
         matrices = self.choice.problem(0, 0, 0, 1).matrices
         pieces = (block * channels, block * nr, channels, part * nr)
