@@ -103,21 +103,3 @@ def test_sizes_count_each_entry_once() -> None:
     table.age()
     table.age()
     assert table.size == 0
-
-
-@given(st.lists(st.integers(0, 20), max_size=30), st.lists(st.integers(0, 20), max_size=30))
-def test_all_makes_what_is_new(known: list[int], keys: list[int]) -> None:
-    """Once for each key, of which some are in the older generation."""
-    table: RecentlyUsed[int, str] = RecentlyUsed(100)
-    for number, key in enumerate(known):
-        table.add(key, str(key))
-        if number == len(known) // 2:
-            table.age()
-    made: list[int] = []
-
-    def make(number: int) -> str:
-        made.append(keys[number])
-        return str(keys[number])
-
-    assert table.all(keys, make) == [*map(str, keys)]
-    assert sorted(made) == sorted({*keys} - {*known})

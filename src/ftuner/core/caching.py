@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 _T = TypeVar("_T")
@@ -67,19 +67,6 @@ class RecentlyUsed(Generic[K, V]):
             found = self._old.get(key)
             if found is not None:
                 self.add(key, found)
-        return found
-
-    def all(self, keys: Sequence[K], make: Callable[[int], V]) -> list[V]:
-        """The values of keys. `make` makes the value of a new key, given its number."""
-        found: list[Any] = [*map(self._young.get, keys)]
-        if None in found:
-            for number, key in enumerate(keys):
-                if found[number] is None:
-                    value = self.get(key)
-                    if value is None:
-                        value = make(number)
-                        self.add(key, value)
-                    found[number] = value
         return found
 
     def add(self, key: K, value: V) -> None:

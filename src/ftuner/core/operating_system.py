@@ -198,8 +198,13 @@ def permits_matrix_unit() -> bool:
     return bool(_libc().syscall(_ARCH_PRCTL, _REQUEST_STATE, _TILE_DATA) == 0)
 
 
+def ends_with_parent() -> bool:
+    """Whether the system kills a process that asked for it when its parent ends."""
+    return _IS_LINUX and _libc() is not None
+
+
 def end_with_parent() -> None:
     """Have the system kill this process when the thread that started it ends, on Linux. Elsewhere
     a child ends when it next reads from its parent."""
-    if _IS_LINUX and _libc() is not None:
+    if ends_with_parent():
         _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

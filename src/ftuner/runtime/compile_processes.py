@@ -14,6 +14,7 @@ import math
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from typing import Any, NamedTuple, cast
 
 from ftuner.codegen.compile_server import ERROR, HELLO, read_answer
 from ftuner.core.child_processes import Child, python_child
-from ftuner.core.operating_system import own_affinity
+from ftuner.core.operating_system import ends_with_parent, own_affinity
 from ftuner.errors import CompileError
 from ftuner.hardware.system import cpu_quota
 
@@ -59,6 +60,8 @@ MAX_AHEAD = 4
 """Limit on processes that are started before it is known how much there is to do."""
 ENDING_S = 0.2
 """Patience for the exit status of a process that failed."""
+BEGINNING_S = 1.0
+"""Patience with processes that are to pause."""
 JOIN_S = 5.0
 """Patience with a thread whose process has ended."""
 
@@ -123,7 +126,13 @@ class _Process:
         try:
             self._expect_hello()
             if self.first is not None:
-                answer = self._answered(self.first)
+                try:
+                    answer = self._answered(self.first)
+                except CompileError:
+                    if first is not None:
+                        raise
+                    events.put((self, None, None))
+                    return
                 if first is not None:
                     events.put((self, first, answer))
             while True:
@@ -194,6 +203,10 @@ class _Process:
         self._child.stdin.close()
         self._answers.close()
 
+    def has_begun(self, patience_s: float) -> bool:
+        """Whether the process has said something by then."""
+        return bool(select.select([self._answers], [], [], patience_s)[0])
+
     def send(self, name: str) -> None:
         """Send a signal to the process and those that it started, if the system has the signal."""
         # Until it is waited for, its number is its own.
@@ -215,7 +228,7 @@ class Started:
     def __init__(self, module: str) -> None:
         """`module`: as of `answers`. A process without a neighbour would only take this one's
         time: where there is one CPU, none is started."""
-        self._owner = os.getpid()
+        self._owner = os.getpid(), threading.get_ident()
         self._processes: list[_Process] = []
         child, count = python_child(TASK), min(usable_processes(), MAX_AHEAD)
         if child is not None and child.command[0] not in _not_python and count > 1:
@@ -223,30 +236,36 @@ class Started:
 
     def begin(self, request: Request) -> None:
         """Ask a process that has nothing to do, if there is one, for what none was asked for."""
+        if not self.wait:
+            return
         asked = [process.first for process in self._processes]
         if request not in asked and None in asked:
             self._processes[asked.index(None)].begin(request)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """They stand still while the block runs, where the system can stop a process."""
-        for process in self._processes:
+        """They stand still while the block runs, where the system ends even stopped ones with this
+        process: those that have begun in time, so that they have asked for that."""
+        stopped = [p for p in self._processes if ends_with_parent() and p.has_begun(BEGINNING_S)]
+        for process in stopped:
             process.send("SIGSTOP")
         try:
             yield
         finally:
-            for process in self._processes:
+            for process in stopped:
                 process.send("SIGCONT")
 
     @property
     def wait(self) -> bool:
         """Whether there are some that were not taken."""
-        return bool(self._processes)
+        return bool(self._processes) and self._owner == (os.getpid(), threading.get_ident())
 
     def taken(self) -> list[_Process]:
         """The processes, for one who ends them."""
+        if not self.wait:
+            return []
         found, self._processes = self._processes, []
-        return found if os.getpid() == self._owner else []
+        return found
 
     def end(self) -> None:
         """End those that were not taken."""
@@ -295,8 +314,8 @@ def answers(
         for process in own:
             first = process.first
             process.feed(waiting, events, requests.index(first) if first in requests else None)
-        running = len(own)
-        while running and os.getpid() == owner:
+        running, left = len(own), len(requests)
+        while running and left and os.getpid() == owner:
             try:
                 _, number, found = events.get(timeout=CHECKED_S)
             except queue.Empty:
@@ -307,6 +326,7 @@ def answers(
                 continue
             if number is not None:
                 assert isinstance(found, bytes)
+                left -= 1
                 yield number, found
                 continue
             running -= 1

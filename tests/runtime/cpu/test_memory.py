@@ -17,13 +17,11 @@ import pytest
 from ftuner.core.operating_system import give_back_freed
 from ftuner.errors import AllocationError
 from ftuner.runtime.cpu import memory
-from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.memory import (
     ALIGNMENT_BYTES,
     BLOCK_BYTES,
     HUGE_PAGE_BYTES,
     Arena,
-    Rows,
     long_lived,
     passing,
     reuse,
@@ -181,15 +179,3 @@ def test_freed_memory_is_given_back() -> None:
     del pieces[:-1]
     give_back_freed()
     assert resident_bytes() < whole - 48 * (1 << 20)
-
-
-@pytest.mark.parametrize("words", [3, 3000, 100_000])
-def test_rows_are_apart(words: int) -> None:
-    rows = Rows(words)
-    taken = [rows.take() for _ in range(40)]
-    for number, (row, address) in enumerate(taken):
-        assert (row.shape, row.dtype, address_of(row)) == ((words,), np.int64, address)
-        row[:] = number
-    assert all((row == number).all() for number, (row, _) in enumerate(taken))
-    rows.forget()
-    assert not rows._free

@@ -1,8 +1,10 @@
 """A start that finds everything in the cache: LLVM is neither imported nor in memory."""
 
 import os
+import queue
 import subprocess
 import sys
+import threading
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
 from ftuner.graph.builder import Builder
@@ -130,7 +133,7 @@ def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
     isa = backend.kernels.isa.name
     new = CpuBackend(Cache(tmp_path), isa=isa)
     with new.probed_ahead():
-        kernels, started = new.kernels, new._started
+        kernels, started = new.kernels, new._ahead.started
         assert started is not None
         with new.compiled_ahead():
             assert kernels._started is started
@@ -139,12 +142,33 @@ def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
             assert asked == [compilation._request(b, kernels._llvm_target) for b in wanted]
             assert kernels.runtime.addresses
     assert not started.wait
-    assert new._started is None
+    assert new._ahead.started is None
     for known in (True, False):
         new = CpuBackend(Cache(tmp_path if known else tmp_path / "other"), isa=isa)
         if known:
             with new.probed_ahead():
                 assert new.hardware
         assert new.hardware
-        assert new._started is None
+        assert new._ahead.started is None
     assert paused == [True, False]
+
+
+def test_processes_are_of_the_thread_that_started_them() -> None:
+    """The system ends them with it, so that another thread would lose what it asks for."""
+    made, checked = queue.SimpleQueue[Started](), threading.Event()
+
+    def start() -> None:
+        started = Started(COMPILER_MODULE)
+        made.put(started)
+        checked.wait(60)
+        assert started.taken()
+        started.end()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    other = made.get()
+    waits, taken = other.wait, other.taken()
+    checked.set()
+    thread.join()
+    assert not waits
+    assert taken == []

@@ -90,7 +90,7 @@ class CpuBackend(CpuSession, Backend):
         return self._attention(q, k, v, **options)
 
     def compiled_ahead(self) -> AbstractContextManager[None]:
-        return self.kernels.compiled_ahead(self._started)
+        return self.kernels.compiled_ahead(self._ahead.started)
 
     def compile(
         self, part: Part, options: Options, appended: Sequence[Appended] = ()

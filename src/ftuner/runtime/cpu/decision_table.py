@@ -33,9 +33,9 @@ class _Entries:
     def add(self, words: array[int] | memoryview, owner: Any) -> None:
         size = len(words)
         if size > self._left:
-            self._left = max(size, BLOCK_WORDS)
-            block = array("q", bytes(SLOT_BYTES * self._left))
+            block = array("q", bytes(SLOT_BYTES * max(size, BLOCK_WORDS)))
             self._block, self._begin = memoryview(block), block.buffer_info()[0]
+            self._left = len(block)
         first = len(self._block) - self._left
         self._left -= size
         entry = self._block[first : first + size]
@@ -65,7 +65,10 @@ class DecisionTable:
     def clear(self) -> None:
         """Forget everything."""
         # At least half of the places are free.
-        self.now = _Entries(1 << (2 * self._limit - 1).bit_length())
+        self.now = self._empty()
+
+    def _empty(self) -> _Entries:
+        return _Entries(1 << (2 * self._limit - 1).bit_length())
 
     def __len__(self) -> int:
         return len(self.now.entries)
@@ -77,11 +80,18 @@ class DecisionTable:
         """Keep a decision: an `Entry` with its words, and its owner."""
         entry = array("q", (digest, len(key), 0, 0, holds, *summary, *key, *words))
         with self._lock:
-            if len(self) >= self._limit:
-                before = self.now
-                self.clear()
+            now = self.now
+            if len(now.entries) >= self._limit:
                 # Copies: another thread may have found the others.
-                for known in [x for x in before.entries if x[Entry.USES] > 1][-KEPT:]:
-                    self.now.add(known, before.owners[known[Entry.OWNER]])
-                    self.now.entries[-1][Entry.USES] = 0
-            self.now.add(entry, owner)
+                used = sorted([x for x in now.entries if x[Entry.USES] > 1], key=_uses)[-KEPT:]
+                before, now = now, self._empty()
+                for known in used:
+                    now.add(known, before.owners[known[Entry.OWNER]])
+                    now.entries[-1][Entry.USES] = 0
+                self.now = now
+            now.add(entry, owner)
+
+
+def _uses(entry: memoryview) -> int:
+    found: int = entry[Entry.USES]
+    return found

@@ -118,9 +118,12 @@ def started_with_runtime(isa: InstructionSet, cache: Cache) -> Started:
     """Processes, one of which compiles the runtime of a machine that is not known yet: until then,
     all that it depends on are defaults."""
     make, native = _compilation(), part_of(CpuTuning(), NativeTuning)
-    runtime = runtime_bundle(isa.vector_bytes, DATA_WORD, native)
+    runtime, target = (
+        runtime_bundle(isa.vector_bytes, DATA_WORD, native),
+        known_target(isa.name, cache),
+    )
     started: Started = make.Started(COMPILER_MODULE)
-    make.begin(started, runtime, known_target(isa.name, cache))
+    make.begin(started, runtime, target)
     return started
 
 

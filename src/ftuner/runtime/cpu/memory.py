@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES, SLOT_BYTES
+from ftuner.codegen.llvm.native.records import ALIGNMENT_BYTES
 from ftuner.core.fork_safety import fork_safe_lock, renew_after_fork
 from ftuner.core.operating_system import ask_for_huge_pages, private_pages, reservable_bytes
 from ftuner.errors import AllocationError
@@ -43,9 +43,6 @@ BLOCK_BYTES = 16 << 20
 LENGTHS_TRIED = 3
 """Lengths of freed pages that are given out for a size: the least, and those up to a quarter
 longer."""
-ROWS_BYTES = 120 << 10
-"""Bytes of rows that are allocated at once. Derived: glibc maps what has 128 KiB or more, and gives
-it back to the system when it is freed."""
 RESERVED_BYTES = 4 << 30
 """Address space reserved for an arena. Derived: more than the activations of any model known to us
 take on a CPU, and little of the 128 TiB of a process."""
@@ -265,33 +262,6 @@ def _lengths(size: int) -> range:
 _shared: _Block | None = None
 _lock = fork_safe_lock()
 _spare = _Loading()
-
-
-class Rows:
-    """Rows of as many words, several of which are allocated at once. Safe to use from several
-    threads."""
-
-    def __init__(self, words: int) -> None:
-        self._shape = max(ROWS_BYTES // (SLOT_BYTES * words), 1), words
-        self.forget()
-
-    def forget(self) -> None:
-        """Free the rows that are not taken."""
-        self._free: list[tuple[Any, int]] = []
-
-    def take(self) -> tuple[Any, int]:
-        """A row, whose words are not set, and its address.
-
-        Raises:
-            AllocationError: the system does not have the memory.
-        """
-        while True:
-            try:
-                return self._free.pop()
-            except IndexError:
-                block = allocated(self._shape, np.int64)
-                first, size = int(block.ctypes.data), block.strides[0]
-                self._free += [(row, first + n * size) for n, row in enumerate(block)]
 
 
 class Arena:

@@ -30,7 +30,7 @@ from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
-from ftuner.runtime.cpu.memory import NO_MEMORY, Rows, allocated
+from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import PlannedRanges
@@ -248,7 +248,6 @@ class ProgramWriter:
             groups.workers,
             groups.shares,
         )
-        self._rows = Rows(self.words)
         self._template = groups.template(instructions)
         self._free: list[array[int]] = []
         """The words of shapes that are bound."""
@@ -309,7 +308,6 @@ class ProgramWriter:
     def forget(self) -> None:
         """Forget what was decided for extents before."""
         self._groups.forget()
-        self._rows.forget()
 
     def plan_ahead(self, workers: int) -> list[PlannedRanges]:
         """The plans of products with weights before their first runs: for one row, as texts grow
@@ -338,7 +336,7 @@ class ProgramWriter:
             words = self._free.pop()
         except IndexError:
             words = array("q", self._template)
-        words[self._symbols] = array("q", symbols)
+        words[self._symbols] = addressable(symbols, (), lambda values: ())
         words[self._groups.workers] = workers
         # Nothing is planned for extents that no run can have.
         plans = self._groups(words, done=0)
@@ -361,7 +359,8 @@ class ProgramWriter:
         workspace_bytes, worker_bytes, kept_bytes = self._groups.summary(words)
         base = arena(arena_bytes + workspace_bytes)
 
-        records, here = self._rows.take()
+        records: Any = allocated((self.words,), np.int64)
+        here = address_of(records)
         sources[RECORDS], sources[WORKSPACE] = here, base + arena_bytes
         sources[POOL] = self._runtime.pool.address
         results = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -52,6 +53,16 @@ PROBE_VERSION = 5
 not read."""
 
 
+class _Ahead(threading.local):
+    """What a thread has started before it knows what to compile."""
+
+    compiles_next = False
+    """Whether what follows a probe is compiling."""
+    started: Started | None = None
+    """Compiling processes that have been started before a probe. The system ends them with the
+    thread."""
+
+
 class CpuSession:
     """The state that the operators and compiled graphs of one back end share. Probing and
     compilation happen on first use. Safe to use from several threads."""
@@ -74,10 +85,7 @@ class CpuSession:
         """CPUs that this process may use."""
         self.thread_word = np.array([usable_threads(self.cores)], np.int64)
         """Holds `threads`; native code reads it."""
-        self._compiles_next = False
-        """Whether what follows a probe is compiling."""
-        self._started: Started | None = None
-        """Compiling processes that have been started before a probe."""
+        self._ahead = _Ahead()
 
     @property
     def threads(self) -> int:
@@ -104,24 +112,24 @@ class CpuSession:
     def probed_ahead(self) -> Iterator[None]:
         """The block compiles a model. If the machine has to be probed for it, processes start
         before and compile the runtime, but pause while something is measured."""
-        self._compiles_next = True
+        self._ahead.compiles_next = True
         try:
             yield
         finally:
-            self._compiles_next = False
-            started, self._started = self._started, None
+            self._ahead.compiles_next = False
+            started, self._ahead.started = self._ahead.started, None
             if started is not None:
                 started.end()
 
     def _probe(self, facts: SystemFacts) -> CpuHardware:
-        if not self._compiles_next:
+        if not self._ahead.compiles_next:
             return probe_machine(facts)
         found = import_module("ftuner.runtime.cpu.probe").runnable_isas(facts)
         isas = [isa for isa in found if self._asked_isa in (None, isa.name)]
         if not isas:
             return probe_machine(facts)
-        self._started = started_with_runtime(isas[-1], self.cache)
-        return probe_machine(facts, self._started.paused())
+        self._ahead.started = started_with_runtime(isas[-1], self.cache)
+        return probe_machine(facts, self._ahead.started.paused())
 
     def adopt(self, hardware: CpuHardware) -> None:
         """Use a model of this machine with another tuning from now on, and keep it in the cache.

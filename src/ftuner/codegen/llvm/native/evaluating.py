@@ -14,7 +14,7 @@ import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, IRBuilder, begun, const
 from ftuner.codegen.llvm.native.binding_records import OPERATIONS, Instruction
-from ftuner.core.ranges import COARSE_BITS, EXACT, FINE_BITS, MANY
+from ftuner.core.ranges import COARSE_BITS, EXACT, FEW, FINE_BITS, MANY
 
 _FITS = ir.Constant(I1, 0)
 _LEAST = const(-(1 << 63))
@@ -127,8 +127,8 @@ def _coarse_middle(b: IRBuilder, x: ir.Value, _: ir.Value) -> Result:
 
 
 def _middle(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    found, _ = _coarse_middle(b, b.maximum(x, EXACT), y)
-    return b.select(b.icmp_signed("<", x, EXACT), x, found), _FITS
+    found, _ = _coarse_middle(b, b.maximum(x, FEW), y)
+    return b.select(b.icmp_signed("<", x, FEW), x, found), _FITS
 
 
 _EMITTED: Mapping[str, Callable[[IRBuilder, ir.Value, ir.Value], Result]] = {

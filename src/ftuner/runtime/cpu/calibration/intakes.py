@@ -48,7 +48,7 @@ _PRIOR_WEIGHT = 2e-3
 _UNSEEN_ERROR = 0.6
 """Error of times of several workers where all bursts are slow on the caller's core: what slows the
 other workers down is not seen."""
-Losses = dict[Reading, float]
+_Losses = dict[Reading, float]
 """By way of reading, the logarithm of its time over that of the best one."""
 _WAY_SHARE = 0.4
 """Share of the time in which ways of reading compete; in the rest covers of all kinds are timed."""
@@ -87,6 +87,8 @@ def _kinds(stand: Stand, tuning: CpuTuning) -> list[_Kind]:
 def fit_intakes(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     """The intakes of all kinds of covers, by field: `low_l3` and so on."""
     found: dict[str, Fitted] = {}
+    if not stand.far_levels:
+        return found
     kinds, last = _kinds(stand, tuning), stand.hardware.levels[-1]
     counts = sorted({1, stand.hardware.cores})
     left = float(len(kinds) * len(stand.far_levels) * len(counts))
@@ -127,7 +129,7 @@ def _way(
     if usual not in readings:
         readings.append(usual)
 
-    def losses(ways: Sequence[Reading], rounds: int, part: float) -> tuple[Losses, float]:
+    def losses(ways: Sequence[Reading], rounds: int, part: float) -> tuple[_Losses, float]:
         timings = [_timings(stand, kind, place, ways, rounds, part) for place in places]
         scores = [_scores(some) for some in timings]
         least = [min(some.values()) for some in scores]
