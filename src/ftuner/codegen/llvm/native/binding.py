@@ -128,7 +128,7 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
     )
 
     def word(address: ir.Value, index: ir.Value) -> ir.Value:
-        return b.slot(b.slot_address(address, index), 0)
+        return b.slot(address, index)
 
     holds = b.variable(0)
     condition = b.slot(row, Decision.CONDITION)
@@ -195,14 +195,14 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
 
     def element(index: ir.Value, array: int, record: ir.Value = sharing) -> ir.Value:
         """An element of an array of a record."""
-        return builder.slot(builder.slot_address(builder.pointer_slot(record, array), index), 0)
+        return builder.slot(builder.pointer_slot(record, array), index)
 
     def deal(target: ir.Value, idle: bool) -> None:
         done = builder.variable(0)
         with builder.counted_loop(0, steps) as i:
             row = element(i, Sharing.ROWS)
             share = [builder.slot(builder.record_at(shares, row, 3), n) for n in range(3)]
-            count = builder.slot(builder.slot_address(words, element(i, Sharing.COUNTS)), 0)
+            count = builder.slot(words, element(i, Sharing.COUNTS))
             counted = builder.slot(area(Sharing.WORKERS), 0), builder.minimum(count, most)
             is_counted = builder.icmp_signed("==", row, 0)
             for n, value in enumerate(counted):
@@ -239,7 +239,7 @@ def _emit_decide(module: ir.Module, place: ir.Function) -> None:
         builder.store(builder.select(elsewhere, 0, here), size)
     with builder.counted_loop(0, buffers) as i:
         size = builder.slot_address(sizes, i)
-        elements = builder.slot(builder.slot_address(words, element(i, Sharing.ELEMENTS)), 0)
+        elements = builder.slot(words, element(i, Sharing.ELEMENTS))
         taken = builder.mul(elements, element(i, Sharing.ITEM_BYTES))
         taken = builder.add(taken, SLACK_BYTES + ALIGNMENT_BYTES - 1)
         taken = builder.and_(taken, -ALIGNMENT_BYTES)
@@ -267,10 +267,10 @@ def _emit_fill(module: ir.Module) -> None:
             builder.sext(builder.load(builder.at(row, n * _FIELD_BYTES), typ=I32), I64)
             for n in range(4)
         )
-        added = builder.slot(builder.slot_address(sources, source), 0)
-        value = builder.mul(builder.slot(builder.slot_address(words, word), 0), factor)
-        found = builder.add(builder.slot(builder.slot_address(image, target), 0), added)
-        builder.set_slot(builder.slot_address(records, target), 0, builder.add(found, value))
+        added = builder.slot(sources, source)
+        value = builder.mul(builder.slot(words, word), factor)
+        found = builder.add(builder.slot(image, target), added)
+        builder.set_slot(records, target, builder.add(found, value))
     builder.ret_void()
 
 

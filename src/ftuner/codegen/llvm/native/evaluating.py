@@ -31,9 +31,7 @@ def emit_evaluation(module: ir.Module) -> ir.Function:
     failed = b.variable(_FITS)
     with b.counted_loop(0, count) as i:
         row = b.record_at(instructions, i, Instruction.SIZE)
-        x, y = (
-            b.slot(b.slot_address(words, b.slot(row, n)), 0) for n in (Instruction.X, Instruction.Y)
-        )
+        x, y = (b.slot(words, b.slot(row, n)) for n in (Instruction.X, Instruction.Y))
         cases = [b.append_basic_block(name) for name in OPERATIONS]
         done = b.append_basic_block("done")
         switch = b.switch(b.slot(row, Instruction.OPERATION), cases[0])
@@ -45,7 +43,7 @@ def emit_evaluation(module: ir.Module) -> ir.Function:
             b.branch(done)
         b.position_at_end(done)
         value, fails = (b.joined(part, cases) for part in zip(*results, strict=True))
-        b.set_slot(b.slot_address(words, b.slot(row, Instruction.TARGET)), 0, value)
+        b.set_slot(words, b.slot(row, Instruction.TARGET), value)
         b.store(b.or_(b.load(failed, typ=I1), fails), failed)
     b.ret(b.zext(b.load(failed, typ=I1), I64))
     return b.function
