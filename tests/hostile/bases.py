@@ -235,7 +235,6 @@ def _own() -> Iterator[tuple[Key, Node]]:
         ("", "MaxRoiPool", [image, region], {"pooled_shape": [2, 2]}),
         ("", "RoiAlign", [image, region[:, 1:], np.zeros(1, np.int64)], {"sampling_ratio": 0}),
         (MICROSOFT, "BiasGelu", [x, row], {}),
-        (MICROSOFT, "BiasSplitGelu", [x, row], {}),
         (MICROSOFT, "FastGelu", [x, row], {}),
         (MICROSOFT, "Gelu", [x], {}),
         (MICROSOFT, "QuickGelu", [x], {"alpha": 1.5}),

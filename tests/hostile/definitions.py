@@ -1,8 +1,7 @@
-"""What onnxruntime's operators compute, by its documentation, where no peer has the kernels for it.
-Those on levels are an operator on floats between a dequantization and a quantization: kernels of
-its own round otherwise, and lack some cases. These models it runs as written."""
+"""What onnxruntime's operators on levels compute, by its documentation: an operator on floats
+between a dequantization and a quantization. Its own kernels round otherwise, and lack some cases;
+these models it runs as written."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,7 +15,7 @@ _ATTRIBUTES_OF_REDUCTIONS = 17
 
 
 def definition(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model of one node as one of nodes that onnxruntime has."""
+    """The model of one node on levels as one of nodes on floats."""
     (node,) = model.graph.node
     writer = _Writer(model)
     DEFINITIONS[node.op_type](writer, node)
@@ -98,19 +97,7 @@ def _where(writer: _Writer, node: NodeProto) -> None:
     writer.levels(node, writer.add("Where", node.input[0], x, y), 7)
 
 
-def _bias_split_gelu(writer: _Writer, node: NodeProto) -> None:
-    total = writer.add("Add", *node.input)
-    writer.nodes.append(helper.make_node("Split", [total], ["linear", "gate"], axis=-1))
-    root, one, half = (
-        writer.add("Constant", value_float=value) for value in (math.sqrt(2), 1.0, 0.5)
-    )
-    power = writer.add("Add", writer.add("Erf", writer.add("Div", "gate", root)), one)
-    gelu = writer.add("Mul", writer.add("Mul", "gate", half), power)
-    writer.add("Mul", "linear", gelu, result=node.output[0])
-
-
 DEFINITIONS: dict[str, Callable[[_Writer, NodeProto], None]] = {
-    "BiasSplitGelu": _bias_split_gelu,
     "QLinearAdd": _of_two("Add"),
     "QLinearAveragePool": _of_one("AveragePool"),
     "QLinearConcat": _concat,

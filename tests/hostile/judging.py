@@ -60,8 +60,7 @@ EXPLAINED = {
         r"OneHot \S+ (input 0|all inputs): (halves|all 1e-45|mixed)",
     ),
     "a function of an infinity is the limit there; peers multiply it by zero, or divide two": (
-        r"(Gelu|BiasGelu|BiasSplitGelu|FastGelu|QuickGelu|Swish|Mish|HardSwish) \S+ .*: "
-        r"(minus infinity|mixed)",
+        r"(Gelu|BiasGelu|FastGelu|QuickGelu|Swish|Mish|HardSwish) \S+ .*: (minus infinity|mixed)",
         r"Softsign \S+ .*: (infinity|minus infinity|mixed)",
     ),
     "samples at positions that are no numbers: peers convert them to integers": (

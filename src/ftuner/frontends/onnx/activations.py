@@ -133,13 +133,6 @@ def _fast_gelu(x: Value, bias: Value | None) -> Value:
     return apply("gelu_tanh", x if bias is None else _biased(x, bias))
 
 
-@onnx("BiasSplitGelu", domain=MICROSOFT)
-def _bias_split_gelu(x: Value, bias: Value) -> Value:
-    total, half = _biased(x, bias), bias.shape[0] // 2
-    require(2 * half, bias.shape[0], f"halves of {x.type}")
-    return total[..., :half] * apply("gelu", total[..., half : 2 * half])
-
-
 def _biased(x: Value, bias: Value) -> Value:
     """The sum of a tensor and its bias: one for each column."""
     what = f"a bias {bias.type} for {x.type}"
