@@ -32,7 +32,8 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.schedules import modules
-from ftuner.runtime.cpu.memory import OutputPool, Rows
+from ftuner.runtime.cpu import program
+from ftuner.runtime.cpu.memory import OutputPool
 from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
@@ -279,10 +280,6 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
         places[:] = [guard.address - base for guard in self.guarded_buffers]
         fill(self, base, *arguments)
 
-    def guarded_row(self: Any) -> tuple[Array, int]:
-        guard = Guard(self._shape[1:], np.int64, None, at)
-        return guard.array, guard.address
-
     def guarded_bind(
         self: Any, symbols: Sequence[int], workers: int, arena: Callable[[int], int]
     ) -> BoundProgram:
@@ -313,7 +310,7 @@ def _of_classes(at: Side) -> Iterator[tuple[type, str, Any]]:
     yield RecordLayout, "finished", guarded_finished
     yield WorkDistribution, "__call__", without_arena
     yield WorkDistribution, "fill", guarded_fill
-    yield Rows, "take", guarded_row
+    yield program, "allocated", lambda shape, dtype: Guard(shape, dtype, None, at).array
     yield ProgramWriter, "bind", guarded_bind
     yield OutputPool, "array", lambda self, shape, dtype: Guard(shape, dtype, None, at).array
     yield Workspaces, "take", take

@@ -78,7 +78,7 @@ def _loss(inputs: list[str], shapes: tuple[tuple[int, ...], ...], **attributes: 
 
 
 def test_errors_name_the_node() -> None:
-    with pytest.raises(GraphError, match="node 'loss': 1 inputs; at least 2"):
+    with pytest.raises(GraphError, match="node 'loss': 1 input; at least 2"):
         _loss(["x"], ((2, 3),))
     with pytest.raises(ShapeError, match="'loss/expanded_target'"):
         _loss(["x", "t"], ((3,), ()))

@@ -176,7 +176,10 @@ MALFORMED: dict[str, tuple[onnx.ModelProto, str]] = {
     "long attribute": (of(f"y = Transpose<perm=[{LONG}]>(x)"), "at most"),
     "many axes": (of("y = Relu(x)", inputs=f"float[{', '.join('1' * 65)}] x"), "at most 64"),
     "nesting": (_nested(MAX_NESTING + 1), "nested deeper"),
-    "dtypes": (of("y = Add(x, z)", inputs=f"{X}, int64[4] z"), "add of float32, i"),
+    "dtypes": (
+        of("y = Add(x, z)", inputs=f"{X}, int64[4] z"),
+        "input 0 is of float32 and input 1 of int64",
+    ),
     "equation": (of('y = Einsum<equation="ijk->i">(x)'), "labels 'ijk'"),
 }
 

@@ -73,7 +73,10 @@ def serve(module: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    write_answer(answers, HELLO, b"")
+    try:
+        write_answer(answers, HELLO, b"")
+    except OSError:
+        return
     with suppress(BaseException):
         # It may have to wait for its first request. What fails here fails again with that.
         import_module(module).prepare()

@@ -94,9 +94,9 @@ def test_operands_are_checked() -> None:
     for dtype in (INT64, BFLOAT16):
         with pytest.raises(GraphError, match="expected float32 or float64"):
             builder.add("random_normal", stream, dtype=dtype, shape=(3,))
-    with pytest.raises(GraphError, match="random_stream of nothing"):
+    with pytest.raises(GraphError, match="missing a required argument: 'key'"):
         builder.add("random_stream", number=0, seed=None)
-    with pytest.raises(GraphError, match=r"random_key of uint64\[\]; expected uint64\[2\], int64"):
+    with pytest.raises(GraphError, match="missing a required argument: 'iteration'"):
         builder.add("random_key", stream, number=0)
     wide = builder.add("random_uniform", stream, dtype=FLOAT64, shape=(B,), digits=53)
     assert str(wide.type) == "float64[B]"

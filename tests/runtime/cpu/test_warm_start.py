@@ -109,7 +109,8 @@ def test_only_a_cold_start_compiles_ahead(
         assert not any(found.wait for found in seen)
 
 
-def test_models_need_what_is_compiled_ahead(backend: CpuBackend) -> None:
+def test_models_need_what_is_compiled_ahead(widest: CpuBackend) -> None:
+    backend = widest
     wanted = {backend.kernels._runtime_bundle(), backend.kernels._first_family()}
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("rows"), 64))

@@ -133,6 +133,12 @@ def expect_valid(node: NodeRecord, opset: int, operands: Sequence[object]) -> No
     _expect_types(node, schema.formal, operands)
 
 
+def _kind_of_number(dtype: str) -> str:
+    """What a dtype holds: `float`, `int`, or its own name."""
+    name = dtype.rstrip("0123456789")
+    return {"bfloat": "float", "uint": "int"}.get(name, name)
+
+
 def _expect_types(node: NodeRecord, formal: Sequence[_Input], operands: Sequence[object]) -> None:
     """Raise GraphError unless required inputs are there and tensors have types that go together."""
     first: dict[str, tuple[int, str]] = {}
@@ -142,8 +148,9 @@ def _expect_types(node: NodeRecord, formal: Sequence[_Input], operands: Sequence
             raise GraphError(f"{node.label}: input {number} is missing")
         if not isinstance(operand, Value) or not dtypes:
             continue
-        dtype = operand.dtype.name
-        if dtype not in dtypes:
+        dtype, kind_of_number = operand.dtype.name, _kind_of_number(operand.dtype.name)
+        # Many operators compute with more dtypes here than a schema has, but not of another kind.
+        if kind_of_number not in {_kind_of_number(known) for known in dtypes}:
             known = ", ".join(sorted(dtypes))
             raise GraphError(f"{node.label}: input {number} is of {dtype}; expected {known}")
         other, expected = first.setdefault(kind or str(number), (number, dtype))
