@@ -212,7 +212,7 @@ def test_linear_models(transform: str) -> None:
         ("Imputer", {"replaced_value_float": 1.0}, "imputed values are missing"),
         ("LabelEncoder", {"keys_floats": [1.0], "values_floats": [1.0, 2.0]}, "1 keys"),
         ("LabelEncoder", {"keys_strings": ["a"], "values_floats": [1.0]}, "keys are string"),
-        ("CategoryMapper", {"cats_strings": ["a"], "cats_int64s": [1, 2]}, "expected int64, string"),
+        ("CategoryMapper", {"cats_strings": ["a"], "cats_int64s": [1, 2]}, "int64, string"),
         ("OneHotEncoder", {"cats_int64s": [1, 2, 1]}, "all different"),
         ("LinearRegressor", {"coefficients": [1.0] * 3, "targets": 2}, "3 coefficients"),
         ("LinearRegressor", {"coefficients": [1.0] * 3}, "3 columns"),
