@@ -387,7 +387,7 @@ def test_dynamic_quantize_lstm(direction: str, per_column: bool, w_dtype: str) -
         ("ConvInteger", [X, levels(4, 6, 3, 3), zero(1), zeros_around(9, 3, dtype="uint8")], {},
          "a zero point"),
         ("ConvInteger", [X.astype(np.int32), levels(4, 6, 3, 3)], {}, "8 bits"),
-        ("MatMulInteger", [levels(3, 4), levels(4, 5), zero(1), zeros_around(9, 4)], {}, "of uint8"),
+        ("MatMulInteger", [levels(3, 4), levels(4, 5), zero(1), zeros_around(9, 4)], {}, "uint8"),
         ("MatMulInteger", [levels(3, 4), levels(3, 5)], {}, "4 and 3"),
         ("QLinearMatMul", [levels(3, 4), scale(), zero(1), levels(4, 5), scale(1, 1, 1), zero(1),
                            scale(), zero(1)], {}, "the scale of B"),
