@@ -33,6 +33,7 @@ from ftuner.graph.sources import Files
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.program import ProgramWriter
+from ftuner.runtime.request import Request
 from ftuner.runtime.saved import container, kept, models
 from ftuner.runtime.saved.models import Sections
 
@@ -326,29 +327,47 @@ def test_data_that_changes_while_it_is_read_is_not_kept(
     assert not (loads.cache.folder / "models").exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the system does not say when a file was changed")
-def test_digests_of_large_files_are_noted(
+def test_data_that_is_written_through_a_mapping(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a state that any write changes, once that is some seconds old."""
-    data, digests = file.read_bytes(), list[object]()
-    digest = kept._digest
+    """The system may leave the times of such a file as they were."""
+    for room in (kept, import_module("ftuner.frontends.onnx.files")):
+        monkeypatch.setattr(room, "state_of", lambda at: (os.stat(at).st_size, 0, 0, 0, 0))
+    data = file.with_name("data")
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
+              size_threshold=0)  # fmt: skip
+    with data.open("ab") as grown:
+        grown.truncate(17 << 20)
+    own = loads(file)
+    assert not loads.is_compiled(file)
+    mapped = np.memmap(data, np.float32, "r+")
+    mapped[:1000] += 1
+    changed = loads(file)
+    assert loads.compiled == 2
+    assert not np.array_equal(changed(**ONES)["y"], own(**ONES)["y"])
 
-    def counted(path: Any) -> str:
-        digests.append(path)
-        return digest(path)
 
-    monkeypatch.setattr(kept, "_digest", counted)
-    monkeypatch.setattr(kept, "LEAST_NOTED_BYTES", 1)
-    for settled, count in ((3600.0, 1), (3600.0, 2), (-1.0, 3), (-1.0, 3)):
-        monkeypatch.setattr(kept, "SETTLED_S", settled)
-        assert kept.known_digest(file, loads.cache) == hashlib.sha256(data).hexdigest()
-        assert len(digests) == count
-    times = file.stat()
-    changed = data.replace(b"MatMul", b"MatMux")
-    file.write_bytes(changed)
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert kept.known_digest(file, loads.cache) == hashlib.sha256(changed).hexdigest()
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 25])
+def test_the_digest_of_a_file_is_that_of_its_chunks(
+    size: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(kept, "_BLOCK_BYTES", 4)
+    path, data = tmp_path / "file", bytes(range(size))
+    path.write_bytes(data)
+    chunks = [data[at : at + 10] for at in range(0, max(size, 1), 10)]
+    wanted = hashlib.sha256(b"".join(hashlib.sha256(chunk).digest() for chunk in chunks))
+    assert kept.digest_of(path, threads) == wanted.hexdigest()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_nothing_is_kept_of_what_is_no_file(as_default: CpuBackend, tmp_path: Path) -> None:
+    """Reading these would not end."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (str(fifo), "/dev/zero"):
+        assert kept.place_of(path, Request(), as_default, ()) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="the system names no holes")
