@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import weakref
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ftuner.frontends.onnx.reading import Source
     from ftuner.frontends.onnx.records import ModelRecord
 
+_LOG = logging.getLogger(__name__)
 # The compiler and front ends are imported by name: a model that was compiled before needs neither.
 
 
@@ -358,8 +360,13 @@ def _kept_model(
         return (chosen, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
-    except (FTunerError, OSError, *MALFORMED) as error:
-        place.spoiled(error)
+    except OSError as error:
+        _LOG.info("%s: %s", place.path, error)
+        return None
+    except (FTunerError, *MALFORMED) as error:
+        # What is made of a file that changes meanwhile says nothing of the entry.
+        if place.is_unchanged(found.read):
+            place.spoiled(error)
         return None
 
 

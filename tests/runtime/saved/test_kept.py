@@ -1,6 +1,7 @@
 """Models in the cache: a second load of a file compiles nothing and gives the same model, and what
 depends on something else, or is damaged, is compiled again."""
 
+import errno
 import gc
 import hashlib
 import os
@@ -618,15 +619,45 @@ def test_a_large_file_that_changes_while_it_is_loaded(
     path, feeds = large(tmp_path, False)
     monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
     own = loads(path)
-    outer = Files.__getitem__
+    outer = Files.read
 
-    def touched(self: Files, location: str) -> memoryview:
+    def touched(self: Files, location: str, begin: int, size: int) -> Any:
         path.touch()
-        return outer(self, location)
+        return outer(self, location, begin, size)
 
-    monkeypatch.setattr(Files, "__getitem__", touched)
+    monkeypatch.setattr(Files, "read", touched)
     same(own, loads(path), feeds)
     assert loads.compiled == 2
+
+
+@pytest.mark.parametrize("last", range(6))
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_an_entry_outlives_errors_of_its_file(
+    is_changed: bool, last: int, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the weights cannot be read, or is read of another file."""
+    path, feeds = large(tmp_path, False)
+    monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
+    own = loads(path)
+    entry, before = loads.entry, loads.entry.stat()
+    outer, reads = Files.read, list[int]()
+
+    def failing(self: Files, location: str, begin: int, size: int) -> Any:
+        reads.append(begin)
+        if len(reads) <= last:
+            return outer(self, location, begin, size)
+        if not is_changed:
+            raise OSError(errno.EMFILE, "Too many open files")
+        path.touch()
+        raise ValueError("a weight of another file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "read", failing)
+        patch.setattr(Cache, "write_file", lambda *_: None)
+        same(own, loads(path), feeds)
+    assert loads.compiled == 2 - (last >= len(reads))
+    assert entry.stat().st_ino == before.st_ino
+    assert not loads.is_compiled(path)
 
 
 def test_what_is_not_kept(loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

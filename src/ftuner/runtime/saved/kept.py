@@ -93,11 +93,20 @@ class Place:
                 states = self._states(content["files"])
                 if states is None:
                     return None
-                data = Files(lambda location: self._outside(location) if location else self.path)
-                graph = models.graph_of(content, sections, data)
-                code = self.backend.kernels.add(models.image_of(content, sections))
                 header = cache(partial(models.value_of, content["header"], sections))
-                return Found(graph, code, Read(header, bool(content["repeated"]), states), data)
+                known = Read(header, bool(content["repeated"]), states)
+                data = Files(lambda location: self._outside(location) if location else self.path)
+                try:
+                    graph = models.graph_of(content, sections, data)
+                except OSError as error:  # Of the model's files: the entry is as it was.
+                    _LOG.info("%s: %s", self.path, error)
+                    return None
+                except (ParseError, *models.MALFORMED):
+                    if self.is_unchanged(known):
+                        raise
+                    return None
+                code = self.backend.kernels.add(models.image_of(content, sections))
+                return Found(graph, code, known, data)
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
