@@ -76,7 +76,7 @@ class Files:
                 raise OSError(f"{path} has fewer than {begin + size} bytes")
             file.seek(begin)
             found = np.empty(size, np.uint8)
-            left = memoryview(found)
+            left = found.data
             while left and (count := file.readinto(left)):
                 left = left[count:]
         if left:

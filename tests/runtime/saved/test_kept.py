@@ -307,6 +307,20 @@ def test_data_outside_the_file(loads: Loads, file: Path) -> None:
         loads(file)
 
 
+def test_the_same_file_beside_other_data(loads: Loads, file: Path) -> None:
+    """Each folder has an entry of its own; another name in the folder has the same."""
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location="data",
+              size_threshold=0)  # fmt: skip
+    other = file.parent / "other" / file.name
+    shutil.copytree(file.parent, other.parent, ignore=shutil.ignore_patterns("cache", "other"))
+    elements = np.fromfile(other.with_name("data"), np.float32)
+    (elements + 1).tofile(other.with_name("data"))
+    copy = Path(shutil.copy(file, file.with_name("copy.onnx")))
+    for path, is_new in ((file, True), (other, True), (file, False), (other, False), (copy, False)):
+        assert loads.is_compiled(path) == is_new
+    assert not np.array_equal(loads(file)(**ONES)["y"], loads(other)(**ONES)["y"])
+
+
 def test_data_that_changes_while_it_is_read_is_not_kept(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,6 +502,63 @@ def test_models_for_numbers_that_a_run_brings(
         model(x=x, axes=np.array([-1]))
 
 
+def test_a_run_does_not_fail_where_nothing_can_be_kept(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(file, parsed(RUN_TIME, 17, w=weight(8, 8)))
+    loads(file)
+    for number, error in enumerate((RecursionError(), CacheWarning("full"), MemoryError())):
+
+        def failing(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        model = loads(file)
+        with monkeypatch.context() as patch:
+            patch.setattr(container, "fill", failing)
+            found = model(x=weight(2, 8), axes=np.array([0]))["y"]
+        assert found.shape == (1, 2, 8)
+        assert caplog.text.count("is not kept in the cache") == number + 1
+
+
+def test_a_load_does_not_fail_where_nothing_can_be_kept(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (RecursionError(), MemoryError(), OSError()):
+
+        def failing(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(models, "steps_section", failing)
+            assert loads.is_compiled(file)
+    assert not (loads.cache.folder / "models").exists()
+
+
+@pytest.mark.parametrize("share", [2.0, 0.7])
+def test_models_of_several_numbers_share_weights(
+    share: float, loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry has them once, and so has the memory where they are made of the file again. `share`:
+    what one model may take, in weights."""
+    text = RUN_TIME.replace("n, 8", "n, 640")
+    made = parsed(text, 17, w=weight(640, 640))
+    weight_bytes, x = 4 * 640 * 640, weight(2, 640)
+    written(file, made)
+    monkeypatch.setattr(loads.cache, "max_bytes", int(2 * share * weight_bytes))
+    model = loads(file)
+    for axis in (0, 1, 2, -1):
+        model(x=x, axes=np.array([axis]))
+    is_written = share > 1
+    assert (loads.entry.stat().st_size > weight_bytes) == is_written
+    again = loads(file)
+    again(x=x, axes=np.array([-2]))
+    graphs: list[Any] = list(again.all_executables())
+    packed = [step.panels.packed for graph in graphs for step in graph._compiled if step.panels]
+    assert len(packed) >= 4
+    if not is_written:
+        assert len({id(panels) for panels in packed}) == 1
+
+
 CONDITION = """(float[n] x, bool on, float[m] z) => (float[] y) {
     y = If(on) <
         then_branch = left () => (float[] u) { u = Add(x, z) },
@@ -521,8 +592,10 @@ def test_sessions(loads: Loads, file: Path) -> None:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("n", 2)
     feeds = {"x": weight(2, 4), "z": weight(2, 4)}
+    loads(file)
     own, again = (ort.InferenceSession(file) for _ in range(2))
     assert loads.compiled == 1
+    assert own.get_modelmeta().producer_name == "tests"
     for said in (
         lambda s: s.get_inputs(), lambda s: s.get_outputs(), lambda s: s.get_modelmeta(),
         lambda s: s.get_overridable_initializers(),

@@ -78,6 +78,9 @@ class Place:
     backend: CpuBackend
     path: str
     key: str
+    """Of a file that holds all of the model."""
+    key_here: str
+    """Of one with data outside, which is found by its folder."""
     content: str
     """The digest of the file."""
     state: FileState
@@ -110,11 +113,13 @@ class Place:
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
-        return self.backend.cache.read_file(MODELS, self.key, read)
+        found = self.backend.cache.read_file(MODELS, self.key, read)
+        return found or self.backend.cache.read_file(MODELS, self.key_here, read)
 
-    def spoiled(self, error: Exception) -> None:
+    def spoiled(self, found: Found, error: Exception) -> None:
         """Drop what was found, with a CacheWarning."""
-        self.backend.cache.spoiled(MODELS, self.key, f"{type(error).__name__}: {error}")
+        key = self.key_here if found.read.files else self.key
+        self.backend.cache.spoiled(MODELS, key, f"{type(error).__name__}: {error}")
 
     def keep(self, model: Model, read: Read) -> None:
         """Have the cache keep what was compiled of the file, unless it is of a kind that cannot be
@@ -126,31 +131,39 @@ class Place:
             return
         if not self.backend.cache.state().writeable:
             return
-        weights_bytes = sum(x.weights_bytes for x in model.all_executables())
-        sections = models.Sections(makes=weights_bytes > most)
         try:
-            entries = models.steps_section(model, sections)
-            header = models.section_of(read.header(), sections)
             kernels, bundles = models.code_of(model)
             image = kernels.kept_image(bundles)
+            if image is None:
+                return
             files = {location: self._digest(self._outside(location)) for location in read.files}
+            # Graphs of one model may share weights, which are written once.
+            largest = max(x.weights_bytes for x in model.all_executables())
+            for makes in (False, True) if largest <= most else (True,):
+                sections = models.Sections(makes)
+                entries = models.steps_section(model, sections)
+                header = models.section_of(read.header(), sections)
+                code = models.image_document(image, sections)
+                size = sum(view.nbytes for view in sections.views)
+                if size <= most:
+                    break
             changed = not self.is_unchanged(read)
-        except (FTunerError, OSError, MemoryError) as error:
-            _LOG.info("%s is not kept in the cache: %s", self.path, error)
+        except (FTunerError, OSError, MemoryError, RecursionError) as error:
+            _LOG.info("%s is not kept in the cache: %r", self.path, error)
             return
-        if image is None or changed:
+        if changed:
             return
         content = {
             "header": header, "repeated": read.repeated, "files": files, "entries": entries,
-            "code": models.image_document(image, sections), "made": sections.made,
+            "code": code, "made": sections.made,
         }  # fmt: skip
-        size = sum(view.nbytes for view in sections.views)
         if size > most:
             _LOG.info("%s is not kept in the cache: of its weights, %d bytes are not made of the "
                       "file as products read them", self.path, size)  # fmt: skip
             return
+        key = self.key_here if files else self.key
         self.backend.cache.write_file(
-            MODELS, self.key, size, lambda file: container.fill(file, content, sections.views)
+            MODELS, key, size, lambda file: container.fill(file, content, sections.views)
         )
 
     def expect_same(self) -> None:
@@ -216,8 +229,11 @@ def place_of(path: str, request: Request, backend: Backend, given: object) -> Pl
         request.append_in_place, request.precision, request.unpad,
         sorted(map(repr, axis.items())) if isinstance(axis, Mapping) else axis, given,
     )  # fmt: skip
-    key = hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
-    return Place(backend, path, key, content, state)
+    folder = os.path.realpath(os.path.dirname(path))
+    key, key_here = (
+        hashlib.sha256(repr(x).encode()).hexdigest()[:32] for x in (asked, (asked, folder))
+    )
+    return Place(backend, path, key, key_here, content, state)
 
 
 @cache
