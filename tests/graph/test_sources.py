@@ -69,7 +69,6 @@ def test_the_same_bits(form: str, files: sources.Files) -> None:
     gc.collect()
     assert sources.source_of(left) == source
     # It stands for the array, but has no files.
-    assert not sources.can_be_made(left)
     assert sources.made_again(left) is None
 
 
@@ -79,7 +78,6 @@ def test_a_hollow_array_is_made_while_its_files_are_there(files: sources.Files) 
     assert source is not None
     files = sources.Files(files._paths)
     left = sources.hollow_of(source, files)
-    assert sources.can_be_made(left)
     found = sources.made_again(left)
     assert found is not None
     np.testing.assert_array_equal(found, x)

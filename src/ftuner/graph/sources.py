@@ -124,13 +124,6 @@ def hollow_of(source: Source, files: Files) -> Array:
     return found
 
 
-def can_be_made(array: Array) -> bool:
-    """Whether an array is no hollow one, or can be made of files."""
-    known = _known_of(_owner(array))
-    made = isinstance(known, _Hollow) and known.files is not None and known.files() is not None
-    return made or not is_hollow(array)
-
-
 def made_again(array: Array) -> Array | None:
     """The array, or what a hollow one stands for; None if that cannot be made.
 
