@@ -84,17 +84,14 @@ def _module_model(
     return found
 
 
-def compile_file(
-    read: Callable[[], ModelRecord], request: Request, made_by: MadeBy | None = None
-) -> Model:
+def compile_file(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> Model:
     """Compile the model that `read` gives: `load` with another way of reading a file.
 
     Raises:
         As `load`, and what `read` does.
     """
-    backend = request.backend()
     with backend.compiled_ahead():
-        return _compiled_file(read, backend, request.options(backend, made_by))
+        return _compiled_file(read, backend, options)
 
 
 def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> Model:
@@ -187,7 +184,7 @@ def variant_maker(
 def new_models(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> NewModels:
     """Makes the models for new answers of one that was loaded; the first has the file read."""
     record = cache(read)
-    options = replace(options, shared=SharedWeights())
+    options = replace(options, shared=options.shared or SharedWeights())
     return NewModels(
         lambda answers: _imported(record(), answers),
         lambda graph: compiled(replace(graph), backend, options),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import weakref
@@ -35,6 +36,7 @@ from ftuner.runtime.saved.container import is_saved
 from ftuner.runtime.saved.models import MALFORMED
 from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
+from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.specialization import NewModels
 from ftuner.runtime.variants import Variants
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from ftuner.frontends.onnx.reading import Source
     from ftuner.frontends.onnx.records import ModelRecord
 
+_LOG = logging.getLogger(__name__)
 # The compiler and front ends are imported by name: a model that was compiled before needs neither.
 
 
@@ -233,12 +236,9 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             # It raises, and nothing is to be prepared for it.
             read()
         with WITHOUT_COLLECTIONS, request.backend().probed_ahead():
-            if origin is not None:
-                found, _ = model_of_file(read, request, origin.path, origin)
-            else:
-                # A message may be changed after it was loaded.
-                again = read if isinstance(source, bytes) else cache(read)
-                found = _compiled(again, request)
+            # A message may be changed after it was loaded.
+            again = read if origin or isinstance(source, bytes) else cache(read)
+            found, _ = model_of_file(again, request, origin.path if origin else None, origin)
     if request.warm:
         found.prepare(request.warm)
     return found
@@ -287,35 +287,27 @@ def model_of_file(
             noted.append(kept.Read(lambda: header, bool(record.repeated), record.files))
             return record
 
-        found = _compiled(read_noted, request, origin)
+        found: Model = _compiler().compile_file(read_noted, backend, options)
         if place is not None:
-            _keep(place, found, noted[0])
+            place.keep(found, noted[0])
+            _keep_later(place, found, noted[0])
         return found, noted[0].header
 
 
-def _keep(place: kept.Place, model: Model, read: kept.Read) -> None:
-    """Have the cache keep a model, again when it has new parts."""
-    place.keep(model, read)
-    _keep_later(place, model, read)
-
-
 def _keep_later(place: kept.Place, model: Model, read: kept.Read) -> None:
+    """Have the cache keep a model again when it has new parts."""
     if isinstance(model, SpecializedModel):
         this = weakref.ref(model)
 
         def note() -> None:
             found = this()
-            if found is not None:
-                place.keep(found, read)
+            try:
+                if found is not None:
+                    place.keep(found, read)
+            except Exception as error:  # The run that brought the part has its outputs.
+                _LOG.warning("%s is not kept in the cache: %r", place.path, error)
 
         model.note_new = note
-
-
-def _compiled(
-    read: Callable[[], ModelRecord], request: Request, origin: Origin | None = None
-) -> Model:
-    found: Model = _compiler().compile_file(read, request, origin)
-    return found
 
 
 def _kept_model(
@@ -326,6 +318,8 @@ def _kept_model(
     if found is None:
         return None
     header: Callable[[], ModelRecord] = found.read.header
+    # Models for several answers, also for later ones, read one copy of what is packed again.
+    shared = replace(options, shared=options.shared or SharedWeights())
 
     def again() -> ModelRecord:
         place.expect_same()
@@ -337,18 +331,19 @@ def _kept_model(
 
     @cache
     def new() -> Any:
-        return _compiler().new_models(again, place.backend, options)
+        return _compiler().new_models(again, place.backend, shared)
 
     variants: Variants[Any] | None = None
     if found.read.repeated:
         variants = Variants(
             lambda shapes: header().variant(shapes), lambda key, check: maker()(key, check)
         )
-    coded = replace(options, code=found.code)
     try:
         if isinstance(found.graph, SplitGraph):
+            coded = replace(options, code=found.code)
             model: Model = Model(found.graph, place.backend, coded, variants)
             return (model, header) if place.is_unchanged(found.read) else None
+        coded = replace(shared, code=found.code)
         late = NewModels(lambda answers: new().imported(answers), lambda g: new().compiled(g))
         chosen = SpecializedModel.from_saved(
             found.graph, lambda graph: Model(graph, place.backend, coded), coded, late, variants
@@ -358,8 +353,13 @@ def _kept_model(
         return (chosen, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
-    except (FTunerError, OSError, *MALFORMED) as error:
-        place.spoiled(error)
+    except OSError as error:
+        _LOG.info("%s: %s", place.path, error)
+        return None
+    except (FTunerError, *MALFORMED) as error:
+        # What is made of a file that changes meanwhile says nothing of the entry.
+        if place.is_unchanged(found.read):
+            place.spoiled(found, error)
         return None
 
 

@@ -148,3 +148,64 @@ def test_no_constructor_is_compiled_before_the_first_value() -> None:
     before = Late.__init__
     assert (Late(1).x, Late(x=2).x) == (1, 2)
     assert Late.__init__ is not before
+
+
+def base_and_derived(first: Any, second: Any) -> tuple[Any, Any]:
+    @first(frozen=True)
+    class Base:
+        x: int
+
+    @second(frozen=True)
+    class Derived(Base):
+        y: int = 2
+
+    return Base, Derived
+
+
+@pytest.mark.parametrize("first", [dataclass, dataclasses.dataclass])
+@pytest.mark.parametrize("second", [dataclass, dataclasses.dataclass])
+def test_classes_of_both_decorators_may_be_inherited(first: Any, second: Any) -> None:
+    base, derived = base_and_derived(first, second)
+    value = derived(1)
+    assert repr(value).endswith("Derived(x=1, y=2)")
+    assert value == derived(1, 2) != base(1)
+    for name in ("x", "y", "z"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, 3)
+    with pytest.raises(TypeError, match="cannot inherit"):
+        dataclasses.dataclass(type("Changing", (base,), {}))
+
+
+def test_parameters_are_those_of_dataclasses() -> None:
+    for one, other in zip(OURS, THEIRS, strict=True):
+        assert repr(one.__dataclass_params__) == repr(other.__dataclass_params__)
+
+
+@pytest.mark.parametrize("decorator", [dataclass, dataclasses.dataclass])
+def test_a_plain_subclass_has_attributes_of_its_own(decorator: Any) -> None:
+    _, derived = base_and_derived(decorator, decorator)
+    value = type("Plain", (derived,), {})(1)
+    value.own = 5
+    del value.own
+    value.own = 6
+    assert (value.x, value.y, value.own) == (1, 2, 6)
+    for name in ("x", "y"):
+        with pytest.raises(dataclasses.FrozenInstanceError, match="assign"):
+            setattr(value, name, 3)
+        with pytest.raises(dataclasses.FrozenInstanceError, match="delete"):
+            delattr(value, name)
+
+
+UNUSUAL: dict[str, dict[str, Any]] = {
+    "InitVar": {"__annotations__": {"x": dataclasses.InitVar[int]}},
+    "default_factory": {
+        "__annotations__": {"x": int}, "x": field(init=False, default_factory=int),
+    },
+    "__slots__": {"__annotations__": {"x": int}, "__slots__": ("x",)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_what_is_not_supported_is_refused(what: str) -> None:
+    with pytest.raises(TypeError, match=what):
+        dataclass(frozen=True)(type("Unusual", (), UNUSUAL[what]))

@@ -1,6 +1,7 @@
 """Constants are made again of the bytes of files, with the same bits."""
 
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def files(tmp_path: Path) -> sources.Files:
 def read(files: sources.Files, number: int) -> Array:
     size = 4 * SHAPE[0] * SHAPE[1]
     offset = 1 + number * size
-    found = np.frombuffer(files[""], np.uint8)[offset : offset + size].copy()
+    found = files.read("", offset, size)
     sources.note_bytes(found, "", offset)
     return found.view(np.float32).reshape(SHAPE)
 
@@ -68,7 +69,6 @@ def test_the_same_bits(form: str, files: sources.Files) -> None:
     gc.collect()
     assert sources.source_of(left) == source
     # It stands for the array, but has no files.
-    assert not sources.can_be_made(left)
     assert sources.made_again(left) is None
 
 
@@ -78,7 +78,6 @@ def test_a_hollow_array_is_made_while_its_files_are_there(files: sources.Files) 
     assert source is not None
     files = sources.Files(files._paths)
     left = sources.hollow_of(source, files)
-    assert sources.can_be_made(left)
     found = sources.made_again(left)
     assert found is not None
     np.testing.assert_array_equal(found, x)
@@ -115,5 +114,33 @@ def test_files_that_are_shorter(files: sources.Files, tmp_path: Path) -> None:
     source = sources.source_of(read(files, 1))
     assert source is not None
     (tmp_path / "short").write_bytes(bytes(1000))
-    with pytest.raises(ValueError, match="size of buffer"):
+    with pytest.raises(OSError, match="fewer than"):
         sources.array_of(source, sources.Files(lambda location: tmp_path / "short"))
+    for begin, size in ((-1, 4), (0, -4)):
+        with pytest.raises(ValueError, match="bytes from"):
+            files.read("", begin, size)
+
+
+def test_a_file_that_is_shortened_while_it_is_read(
+    files: sources.Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fstat = os.fstat
+
+    def shortened(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        os.truncate(tmp_path / "model", 100)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", shortened)
+        with pytest.raises(OSError, match="was shortened"):
+            files.read("", 50, 60)
+
+
+def test_a_file_may_be_shortened_later(files: sources.Files, tmp_path: Path) -> None:
+    x = read(files, 0)
+    source = sources.source_of(x)
+    assert source is not None
+    again = sources.array_of(source, files)
+    os.truncate(tmp_path / "model", 0)
+    np.testing.assert_array_equal(again, x)

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen: bool, eq: bool = True, repr: bool = True) -> Callable[[type], type]:
-        """Returns the decorator that `dataclasses.dataclass` does for these arguments. No class may
-        inherit one of ours and use the other decorator."""
+        """Returns the decorator that `dataclasses.dataclass` does for these arguments. Classes of
+        one decorator may inherit those of the other. A class with an `InitVar`, with `__slots__`,
+        or with a factory of a field that is no argument raises TypeError when it is defined."""
         assert frozen
         return lambda cls: _defined(cls, eq, repr)
 
@@ -26,9 +27,14 @@ else:
 def _defined(cls: Any, eq: bool, repr: bool) -> Any:
     # Without a text, `dataclasses` would write one, from the signature of the constructor.
     cls.__doc__ = cls.__doc__ or cls.__name__
-    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)  # Finds the fields.
-    own = vars(cls)
-    cls.__setattr__ = cls.__delattr__ = _refuse
+    # Finds the fields. A class may only inherit a frozen one if it is frozen itself, for which
+    # `dataclasses` compiles two methods.
+    derived = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))
+    dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived)(cls)
+    _expect_usual(cls)
+    own, parameters = vars(cls), cls.__dataclass_params__
+    parameters.init, parameters.repr, parameters.eq, parameters.frozen = True, repr, eq, True
+    _freeze(cls, frozenset(f.name for f in fields(cls)))
     if "__init__" not in own:
         _compile_later(cls, "__init__", _constructor)
     if repr and "__repr__" not in own:
@@ -40,9 +46,35 @@ def _defined(cls: Any, eq: bool, repr: bool) -> Any:
     return cls
 
 
-def _refuse(self: Any, name: str, *value: object) -> None:
-    verb = "assign to" if value else "delete"
-    raise dataclasses.FrozenInstanceError(f"cannot {verb} field {name!r}")
+def _expect_usual(cls: Any) -> None:
+    """Raises TypeError for what no class of ours has, and the methods here do not support."""
+    unusual = ["__slots__"] if "__slots__" in vars(cls) else []
+    for f in cls.__dataclass_fields__.values():
+        if repr(f._field_type) == "_FIELD_INITVAR":
+            unusual.append(f"{f.name}: InitVar")
+        elif not f.init and f.default_factory is not MISSING:
+            unusual.append(f"{f.name} = field(init=False, default_factory=...)")
+    if unusual:
+        raise TypeError(
+            f"{cls.__qualname__} has {', '.join(unusual)}; use dataclasses.dataclass instead"
+        )
+
+
+def _freeze(cls: Any, names: frozenset[str]) -> None:
+    """Refuse to change the fields `names`, and any attribute of a value of the class itself. A
+    subclass that is no dataclass may have attributes of its own."""
+
+    def setattr_(self: Any, name: str, value: object) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        super(cls, self).__setattr__(name, value)
+
+    def delattr_(self: Any, name: str) -> None:
+        if type(self) is cls or name in names:
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        super(cls, self).__delattr__(name)
+
+    cls.__setattr__, cls.__delattr__ = setattr_, delattr_
 
 
 def _compile_later(cls: Any, name: str, text: Callable[[Any, dict[str, Any]], str]) -> None:

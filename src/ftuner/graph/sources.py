@@ -3,7 +3,7 @@ made again instead of being kept."""
 
 from __future__ import annotations
 
-import mmap
+import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -53,19 +53,35 @@ class Source(NamedTuple):
 
 
 class Files:
-    """The bytes of files, mapped while weights are made of them."""
+    """The bytes of files, read when weights are made of them. They are not mapped: a file that
+    another process shortens would end this one by a bus error."""
 
     def __init__(self, paths: Callable[[str], str | Path]) -> None:
         """`paths`: the path of a location."""
         self._paths = paths
-        self._mapped: dict[str, memoryview] = {}
 
-    def __getitem__(self, location: str) -> memoryview:
-        if location not in self._mapped:
-            with open(self._paths(location), "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._mapped[location] = memoryview(mapped)
-        return self._mapped[location]
+    def read(self, location: str, begin: int, size: int) -> Array:
+        """Bytes of a file in memory of their own.
+
+        Raises:
+            ValueError: no such range.
+            OSError: the file cannot be read, or is shorter.
+        """
+        if begin < 0 or size < 0:
+            raise ValueError(f"{size} bytes from {begin} on")
+        path = self._paths(location)
+        with open(path, "rb", buffering=0) as file:
+            # Before memory is taken for them.
+            if os.fstat(file.fileno()).st_size < begin + size:
+                raise OSError(f"{path} has fewer than {begin + size} bytes")
+            file.seek(begin)
+            found = np.empty(size, np.uint8)
+            left = found.data
+            while left and (count := file.readinto(left)):
+                left = left[count:]
+        if left:
+            raise OSError(f"{path} was shortened while it was read")
+        return found
 
 
 class _Hollow(NamedTuple):
@@ -108,13 +124,6 @@ def hollow_of(source: Source, files: Files) -> Array:
     return found
 
 
-def can_be_made(array: Array) -> bool:
-    """Whether an array is no hollow one, or can be made of files."""
-    known = _known_of(_owner(array))
-    made = isinstance(known, _Hollow) and known.files is not None and known.files() is not None
-    return made or not is_hollow(array)
-
-
 def made_again(array: Array) -> Array | None:
     """The array, or what a hollow one stands for; None if that cannot be made.
 
@@ -144,15 +153,18 @@ def source_of(array: Array) -> Source | None:
 
 
 def array_of(source: Source, files: Files) -> Array:
-    """The array of a source: a view of a file where nothing is made of that.
+    """The array of a source.
 
     Raises:
         LookupError, TypeError, ValueError, OSError: as `made_again`.
     """
     memory, offset, dtype, shape, strides = source
     if isinstance(memory, FileBytes):
-        held: Any = files[memory.location]
-        offset += memory.offset
+        reach = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+        first = offset + sum(min(x, 0) for x in reach)
+        end = offset + sum(max(x, 0) for x in reach) + np.dtype(dtype).itemsize
+        held = files.read(memory.location, memory.offset + first, end - first)
+        offset -= first
     else:
         given = [array_of(x, files) if isinstance(x, Source) else x for x in memory.operands]
         # The order of its elements in memory, whatever its axes are.

@@ -149,10 +149,11 @@ class InferenceSession:
         # The cache keeps models of files alone, with the data that they name.
         elsewhere = given.weights or given.files or self._options.folder
         path = None if elsewhere or self._model_path is None else os.path.abspath(self._model_path)
+        # Without these the model is that of `load`.
+        asked = (sorted(given.extents.items()), sorted(inputs)) if given.extents or inputs else ()
         model, header = model_of_file(
-            lambda: self._read().with_inputs(inputs), request, path,
-            given=(sorted(given.extents.items()), sorted(inputs)),
-        )  # fmt: skip
+            lambda: self._read().with_inputs(inputs), request, path, given=asked
+        )
         if request.unpad and model.padding_kept:
             warnings.warn(f"padding is computed: {model.padding_kept}", stacklevel=4)
         return header(), model

@@ -1,6 +1,7 @@
 """Models in the cache: a second load of a file compiles nothing and gives the same model, and what
 depends on something else, or is damaged, is compiled again."""
 
+import errno
 import gc
 import hashlib
 import os
@@ -33,6 +34,7 @@ from ftuner.graph.sources import Files
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.program import ProgramWriter
+from ftuner.runtime.request import Request
 from ftuner.runtime.saved import container, kept, models
 from ftuner.runtime.saved.models import Sections
 
@@ -305,6 +307,20 @@ def test_data_outside_the_file(loads: Loads, file: Path) -> None:
         loads(file)
 
 
+def test_the_same_file_beside_other_data(loads: Loads, file: Path) -> None:
+    """Each folder has an entry of its own; another name in the folder has the same."""
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location="data",
+              size_threshold=0)  # fmt: skip
+    other = file.parent / "other" / file.name
+    shutil.copytree(file.parent, other.parent, ignore=shutil.ignore_patterns("cache", "other"))
+    elements = np.fromfile(other.with_name("data"), np.float32)
+    (elements + 1).tofile(other.with_name("data"))
+    copy = Path(shutil.copy(file, file.with_name("copy.onnx")))
+    for path, is_new in ((file, True), (other, True), (file, False), (other, False), (copy, False)):
+        assert loads.is_compiled(path) == is_new
+    assert not np.array_equal(loads(file)(**ONES)["y"], loads(other)(**ONES)["y"])
+
+
 def test_data_that_changes_while_it_is_read_is_not_kept(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,29 +342,47 @@ def test_data_that_changes_while_it_is_read_is_not_kept(
     assert not (loads.cache.folder / "models").exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the system does not say when a file was changed")
-def test_digests_of_large_files_are_noted(
+def test_data_that_is_written_through_a_mapping(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a state that any write changes, once that is some seconds old."""
-    data, digests = file.read_bytes(), list[object]()
-    digest = kept._digest
+    """The system may leave the times of such a file as they were."""
+    for room in (kept, import_module("ftuner.frontends.onnx.files")):
+        monkeypatch.setattr(room, "state_of", lambda at: (os.stat(at).st_size, 0, 0, 0, 0))
+    data = file.with_name("data")
+    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
+              size_threshold=0)  # fmt: skip
+    with data.open("ab") as grown:
+        grown.truncate(17 << 20)
+    own = loads(file)
+    assert not loads.is_compiled(file)
+    mapped = np.memmap(data, np.float32, "r+")
+    mapped[:1000] += 1
+    changed = loads(file)
+    assert loads.compiled == 2
+    assert not np.array_equal(changed(**ONES)["y"], own(**ONES)["y"])
 
-    def counted(path: Any) -> str:
-        digests.append(path)
-        return digest(path)
 
-    monkeypatch.setattr(kept, "_digest", counted)
-    monkeypatch.setattr(kept, "LEAST_NOTED_BYTES", 1)
-    for settled, count in ((3600.0, 1), (3600.0, 2), (-1.0, 3), (-1.0, 3)):
-        monkeypatch.setattr(kept, "SETTLED_S", settled)
-        assert kept.known_digest(file, loads.cache) == hashlib.sha256(data).hexdigest()
-        assert len(digests) == count
-    times = file.stat()
-    changed = data.replace(b"MatMul", b"MatMux")
-    file.write_bytes(changed)
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert kept.known_digest(file, loads.cache) == hashlib.sha256(changed).hexdigest()
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 25])
+def test_the_digest_of_a_file_is_that_of_its_chunks(
+    size: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "CHUNK_BYTES", 10)
+    monkeypatch.setattr(kept, "_BLOCK_BYTES", 4)
+    path, data = tmp_path / "file", bytes(range(size))
+    path.write_bytes(data)
+    chunks = [data[at : at + 10] for at in range(0, max(size, 1), 10)]
+    wanted = hashlib.sha256(b"".join(hashlib.sha256(chunk).digest() for chunk in chunks))
+    assert kept.digest_of(path, threads) == wanted.hexdigest()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_nothing_is_kept_of_what_is_no_file(as_default: CpuBackend, tmp_path: Path) -> None:
+    """Reading these would not end."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (str(fifo), "/dev/zero"):
+        assert kept.place_of(path, Request(), as_default, ()) is None
 
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_HOLE"), reason="the system names no holes")
@@ -468,6 +502,63 @@ def test_models_for_numbers_that_a_run_brings(
         model(x=x, axes=np.array([-1]))
 
 
+def test_a_run_does_not_fail_where_nothing_can_be_kept(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written(file, parsed(RUN_TIME, 17, w=weight(8, 8)))
+    loads(file)
+    for number, error in enumerate((RecursionError(), CacheWarning("full"), MemoryError())):
+
+        def failing(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        model = loads(file)
+        with monkeypatch.context() as patch:
+            patch.setattr(container, "fill", failing)
+            found = model(x=weight(2, 8), axes=np.array([0]))["y"]
+        assert found.shape == (1, 2, 8)
+        assert caplog.text.count("is not kept in the cache") == number + 1
+
+
+def test_a_load_does_not_fail_where_nothing_can_be_kept(
+    loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (RecursionError(), MemoryError(), OSError()):
+
+        def failing(*_: Any, error: Exception = error) -> None:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(models, "steps_section", failing)
+            assert loads.is_compiled(file)
+    assert not (loads.cache.folder / "models").exists()
+
+
+@pytest.mark.parametrize("share", [2.0, 0.7])
+def test_models_of_several_numbers_share_weights(
+    share: float, loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry has them once, and so has the memory where they are made of the file again. `share`:
+    what one model may take, in weights."""
+    text = RUN_TIME.replace("n, 8", "n, 640")
+    made = parsed(text, 17, w=weight(640, 640))
+    weight_bytes, x = 4 * 640 * 640, weight(2, 640)
+    written(file, made)
+    monkeypatch.setattr(loads.cache, "max_bytes", int(2 * share * weight_bytes))
+    model = loads(file)
+    for axis in (0, 1, 2, -1):
+        model(x=x, axes=np.array([axis]))
+    is_written = share > 1
+    assert (loads.entry.stat().st_size > weight_bytes) == is_written
+    again = loads(file)
+    again(x=x, axes=np.array([-2]))
+    graphs: list[Any] = list(again.all_executables())
+    packed = [step.panels.packed for graph in graphs for step in graph._compiled if step.panels]
+    assert len(packed) >= 4
+    if not is_written:
+        assert len({id(panels) for panels in packed}) == 1
+
+
 CONDITION = """(float[n] x, bool on, float[m] z) => (float[] y) {
     y = If(on) <
         then_branch = left () => (float[] u) { u = Add(x, z) },
@@ -501,8 +592,10 @@ def test_sessions(loads: Loads, file: Path) -> None:
     options = ort.SessionOptions()
     options.add_free_dimension_override_by_name("n", 2)
     feeds = {"x": weight(2, 4), "z": weight(2, 4)}
+    loads(file)
     own, again = (ort.InferenceSession(file) for _ in range(2))
     assert loads.compiled == 1
+    assert own.get_modelmeta().producer_name == "tests"
     for said in (
         lambda s: s.get_inputs(), lambda s: s.get_outputs(), lambda s: s.get_modelmeta(),
         lambda s: s.get_overridable_initializers(),
@@ -599,15 +692,45 @@ def test_a_large_file_that_changes_while_it_is_loaded(
     path, feeds = large(tmp_path, False)
     monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
     own = loads(path)
-    outer = Files.__getitem__
+    outer = Files.read
 
-    def touched(self: Files, location: str) -> memoryview:
+    def touched(self: Files, location: str, begin: int, size: int) -> Any:
         path.touch()
-        return outer(self, location)
+        return outer(self, location, begin, size)
 
-    monkeypatch.setattr(Files, "__getitem__", touched)
+    monkeypatch.setattr(Files, "read", touched)
     same(own, loads(path), feeds)
     assert loads.compiled == 2
+
+
+@pytest.mark.parametrize("last", range(6))
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_an_entry_outlives_errors_of_its_file(
+    is_changed: bool, last: int, loads: Loads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the weights cannot be read, or is read of another file."""
+    path, feeds = large(tmp_path, False)
+    monkeypatch.setattr(kept, "MODEL_SHARE", 0.004)
+    own = loads(path)
+    entry, before = loads.entry, loads.entry.stat()
+    outer, reads = Files.read, list[int]()
+
+    def failing(self: Files, location: str, begin: int, size: int) -> Any:
+        reads.append(begin)
+        if len(reads) <= last:
+            return outer(self, location, begin, size)
+        if not is_changed:
+            raise OSError(errno.EMFILE, "Too many open files")
+        path.touch()
+        raise ValueError("a weight of another file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "read", failing)
+        patch.setattr(Cache, "write_file", lambda *_: None)
+        same(own, loads(path), feeds)
+    assert loads.compiled == 2 - (last >= len(reads))
+    assert entry.stat().st_ino == before.st_ino
+    assert not loads.is_compiled(path)
 
 
 def test_what_is_not_kept(loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

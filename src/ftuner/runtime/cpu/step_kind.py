@@ -22,7 +22,7 @@ from ftuner.cost.step import Machine, StepCost, estimate_of
 from ftuner.errors import SavedModelError
 from ftuner.graph.buffers import Buffer, View, hollow
 from ftuner.graph.ragged import Rows
-from ftuner.graph.sources import can_be_made, made_again, note_hollow
+from ftuner.graph.sources import made_again, note_hollow
 from ftuner.graph.splitting import PackedWeight
 from ftuner.graph.steps import KernelStep, Step
 from ftuner.hardware.model import CpuHardware, Isa
@@ -68,6 +68,8 @@ S = TypeVar("S", bound=Step)
 K = TypeVar("K", bound=KernelStep)
 Extents = Mapping[str, int]
 """The values of symbols."""
+SavedPanels = Mapping[tuple[int, Hashable], Array]
+"""Packed weights by what was packed, and how."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,9 @@ class Loaded:
     packed: dict[tuple[int, Hashable], Panels] = field(default_factory=dict)
     """Packed weights by identity of the array, what is packed of it, and how. Steps that read one
     weight with one width share them."""
-    made: dict[tuple[int, Hashable], Array] | None = None
-    """Packed weights of a saved model, by the keys of `packed`, also those that are packed again
-    for this machine, without those of arrays that it has; None if weights are packed now."""
+    made: SavedPanels | None = None
+    """Packed weights of a saved model, by the keys of `packed`, without those of arrays that it
+    has; None if weights are packed now."""
     covers: UsedCovers = field(default_factory=dict)
     """Covers that steps read."""
     chains: dict[int, tuple[Step, object]] = field(default_factory=dict)
@@ -143,21 +145,21 @@ def packed_as(
     """Matrices that are made of an array, in panels of `width` vectors, one matrix after the other;
     steps that make the same matrices share them. `form`: names what is made of the array, for equal
     `extents`. `extents`: n and k of each matrix. `matrices`: makes (count, n, k) of the array."""
-    library, made = products.compiled.library, loaded.made
+    library = products.compiled.library
     key = (form, *extents, width, library.lanes, library.types.b)
-    if made is not None and (id(array), key) not in made and not can_be_made(array):
-        given = _unpacked(array, key, extents, made)
-        made[id(array), key] = pack_several(products, given, width).packed
+
+    def packed(given: Array) -> Array:
+        return pack_several(products, given, width).packed
+
     return kept_panels(
-        array, key, extents, lambda x: pack_several(products, matrices(x), width).packed, width,
-        loaded,
+        array, key, extents, lambda x: packed(matrices(x)), width, loaded,
+        lambda made: packed(_unpacked(array, key, extents, made)),
     )  # fmt: skip
 
 
 def _unpacked(
-    array: Array, wanted: tuple[Any, ...], extents: tuple[int, int],
-    made: Mapping[tuple[int, Hashable], Array],
-) -> Array:  # fmt: skip
+    array: Array, wanted: tuple[Any, ...], extents: tuple[int, int], made: SavedPanels
+) -> Array:
     """The matrices of a saved model that are packed for panels or vectors of other widths than
     `wanted` says.
 
@@ -176,10 +178,10 @@ def _unpacked(
 
 def kept_panels(
     array: Array, form: Hashable, extents: tuple[int, int], make: Callable[[Array], Array],
-    width: int, loaded: Loaded,
+    width: int, loaded: Loaded, repack: Callable[[SavedPanels], Array] | None = None,
 ) -> Panels:  # fmt: skip
     """What `make` packs of an array in a form, which steps of the program share, and models of a
-    file.
+    file. `repack`: makes it of the packed weights of a saved model without the array.
 
     Raises:
         SavedModelError: a saved model does not have it.
@@ -191,9 +193,12 @@ def kept_panels(
         if packed is None:
             whole = array if loaded.made is None else made_again(array)
             if whole is None:
-                raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
-            pack = partial(make, whole)
-            packed = pack() if loaded.shared is None else loaded.shared.get(whole, form, pack)
+                if repack is None or loaded.made is None:
+                    raise SavedModelError(f"the file lacks a packed weight, {form}; save it again")
+                packed = repack(loaded.made)
+            else:
+                pack = partial(make, whole)
+                packed = pack() if loaded.shared is None else loaded.shared.get(whole, form, pack)
         panels = loaded.packed[key] = Panels(packed, width, *extents, loaded.weights_bytes)
     return panels
 

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -26,7 +27,7 @@ from ftuner.graph.sources import Files
 from ftuner.graph.splitting import SplitGraph
 from ftuner.hardware.isa import instruction_set
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cache import MODELS, Cache
+from ftuner.runtime.cache import MODELS
 from ftuner.runtime.chosen_model import UnrankedModel
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.threads import checked_threads
@@ -38,11 +39,8 @@ from ftuner.runtime.specialization import SavedSpecialization
 MODEL_SHARE = 0.5
 """Of the cache's bound, which one model may take. Assumed. The weights of larger ones are made of
 their file again, as far as that is known."""
-LEAST_NOTED_BYTES = 16 << 20
-"""Smallest file whose digest is noted: to compute it takes 9 ms on a loaded AMD EPYC."""
-SETTLED_S = 2.0
-"""After this time no write leaves a file in the state that it had: most systems count its times in
-0.01 s or less, FAT in 2 s."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of a file that one thread digests at a time: about 10 ms with SHA instructions."""
 _BLOCK_BYTES = 1 << 20
 _PACKAGE = Path(__file__).parents[2]
 """Of ftuner."""
@@ -80,6 +78,9 @@ class Place:
     backend: CpuBackend
     path: str
     key: str
+    """Of a file that holds all of the model."""
+    key_here: str
+    """Of one with data outside, which is found by its folder."""
     content: str
     """The digest of the file."""
     state: FileState
@@ -95,23 +96,34 @@ class Place:
                 states = self._states(content["files"])
                 if states is None:
                     return None
-                data = Files(lambda location: self._outside(location) if location else self.path)
-                graph = models.graph_of(content, sections, data)
-                code = self.backend.kernels.add(models.image_of(content, sections))
                 header = cache(partial(models.value_of, content["header"], sections))
-                return Found(graph, code, Read(header, bool(content["repeated"]), states), data)
+                known = Read(header, bool(content["repeated"]), states)
+                data = Files(lambda location: self._outside(location) if location else self.path)
+                try:
+                    graph = models.graph_of(content, sections, data)
+                except OSError as error:  # Of the model's files: the entry is as it was.
+                    _LOG.info("%s: %s", self.path, error)
+                    return None
+                except (ParseError, *models.MALFORMED):
+                    if self.is_unchanged(known):
+                        raise
+                    return None
+                code = self.backend.kernels.add(models.image_of(content, sections))
+                return Found(graph, code, known, data)
             except models.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
-        return self.backend.cache.read_file(MODELS, self.key, read)
+        found = self.backend.cache.read_file(MODELS, self.key, read)
+        return found or self.backend.cache.read_file(MODELS, self.key_here, read)
 
-    def spoiled(self, error: Exception) -> None:
+    def spoiled(self, found: Found, error: Exception) -> None:
         """Drop what was found, with a CacheWarning."""
-        self.backend.cache.spoiled(MODELS, self.key, f"{type(error).__name__}: {error}")
+        key = self.key_here if found.read.files else self.key
+        self.backend.cache.spoiled(MODELS, key, f"{type(error).__name__}: {error}")
 
     def keep(self, model: Model, read: Read) -> None:
-        """Have the cache keep what was compiled of the file, unless it is large, of a kind that
-        cannot be kept, or one of the files has changed meanwhile."""
+        """Have the cache keep what was compiled of the file, unless it is of a kind that cannot be
+        kept, too much of it is not made of the file, or one of the files has changed meanwhile."""
         # A model without variants, though its file names dims alike, is logged at each load.
         whole = read.repeated == (model.variants is not None)
         most = MODEL_SHARE * self.backend.cache.max_bytes
@@ -119,31 +131,39 @@ class Place:
             return
         if not self.backend.cache.state().writeable:
             return
-        weights_bytes = sum(x.weights_bytes for x in model.all_executables())
-        sections = models.Sections(makes=weights_bytes > most)
         try:
-            entries = models.steps_section(model, sections)
-            header = models.section_of(read.header(), sections)
             kernels, bundles = models.code_of(model)
             image = kernels.kept_image(bundles)
+            if image is None:
+                return
             files = {location: self._digest(self._outside(location)) for location in read.files}
+            # Graphs of one model may share weights, which are written once.
+            largest = max(x.weights_bytes for x in model.all_executables())
+            for makes in (False, True) if largest <= most else (True,):
+                sections = models.Sections(makes)
+                entries = models.steps_section(model, sections)
+                header = models.section_of(read.header(), sections)
+                code = models.image_document(image, sections)
+                size = sum(view.nbytes for view in sections.views)
+                if size <= most:
+                    break
             changed = not self.is_unchanged(read)
-        except (FTunerError, OSError, MemoryError) as error:
-            _LOG.info("%s is not kept in the cache: %s", self.path, error)
+        except (FTunerError, OSError, MemoryError, RecursionError) as error:
+            _LOG.info("%s is not kept in the cache: %r", self.path, error)
             return
-        if image is None or changed:
+        if changed:
             return
         content = {
             "header": header, "repeated": read.repeated, "files": files, "entries": entries,
-            "code": models.image_document(image, sections), "made": sections.made,
+            "code": code, "made": sections.made,
         }  # fmt: skip
-        size = sum(view.nbytes for view in sections.views)
         if size > most:
             _LOG.info("%s is not kept in the cache: of its weights, %d bytes are not made of the "
                       "file as products read them", self.path, size)  # fmt: skip
             return
+        key = self.key_here if files else self.key
         self.backend.cache.write_file(
-            MODELS, self.key, size, lambda file: container.fill(file, content, sections.views)
+            MODELS, key, size, lambda file: container.fill(file, content, sections.views)
         )
 
     def expect_same(self) -> None:
@@ -161,7 +181,7 @@ class Place:
             return False
 
     def _digest(self, path: str | Path) -> str:
-        return known_digest(path, self.backend.cache)
+        return digest_of(path, self.backend.cores)
 
     def _outside(self, location: str) -> Path:
         """The path of data outside the file. Raises FileNotFoundError if there is none."""
@@ -183,9 +203,9 @@ class Place:
 
 
 def place_of(path: str, request: Request, backend: Backend, given: object) -> Place | None:
-    """The place of a model; None where none is kept: on a GPU, of a large file, or where not all is
-    known that its program depends on. `given`: what decides it beside the file and the request, of
-    which the text says all.
+    """The place of a model; None where none is kept: on a GPU, where the path is not that of a
+    regular file, or where not all is known that its program depends on. `given`: what decides it
+    beside the file and the request, of which the text says all.
 
     Raises:
         ConfigurationError: a number of threads out of range.
@@ -193,11 +213,12 @@ def place_of(path: str, request: Request, backend: Backend, given: object) -> Pl
     if not isinstance(backend, CpuBackend) or EXTENSIONS or instruction_flush() is None:
         return None
     facts, threads, sources = backend.facts, request.threads, _sources(_PACKAGE)
+    # Reading a FIFO would block, and reading a device may not end.
+    if not facts.features or not sources or not os.path.isfile(path):
+        return None
     try:
         state = state_of(path)
-        if not facts.features or not sources:
-            return None
-        content = known_digest(path, backend.cache)
+        content = digest_of(path, backend.cores)
     except OSError:
         return None  # Reading it says what is wrong.
     axis = request.batch_axis
@@ -208,8 +229,11 @@ def place_of(path: str, request: Request, backend: Backend, given: object) -> Pl
         request.append_in_place, request.precision, request.unpad,
         sorted(map(repr, axis.items())) if isinstance(axis, Mapping) else axis, given,
     )  # fmt: skip
-    key = hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
-    return Place(backend, path, key, content, state)
+    folder = os.path.realpath(os.path.dirname(path))
+    key, key_here = (
+        hashlib.sha256(repr(x).encode()).hexdigest()[:32] for x in (asked, (asked, folder))
+    )
+    return Place(backend, path, key, key_here, content, state)
 
 
 @cache
@@ -233,29 +257,25 @@ def _sources(folder: Path) -> str:
     return hashlib.sha256(repr(sorted(found)).encode()).hexdigest()
 
 
-def known_digest(path: str | Path, cache: Cache) -> str:
-    """The SHA-256 of a file's bytes. That of a large file is noted in the cache with the state of
-    the file, which changes when the file is written: the system sets the time of the change, which
-    only Windows lacks. Raises OSError."""
-    state = state_of(path)
-    size, _, changed_ns, *_ = state
-    if size < LEAST_NOTED_BYTES or os.name == "nt":
-        return _digest(path)
-    key = hashlib.sha256(repr((os.path.realpath(path), state)).encode()).hexdigest()[:32]
-    noted = cache.read(MODELS, key)
-    if noted is not None:
-        return noted.hex()
-    settled = time.time() - 1e-9 * changed_ns > SETTLED_S
-    found = _digest(path)
-    if settled and state_of(path) == state:
-        cache.write(MODELS, key, bytes.fromhex(found))
-    return found
+def digest_of(path: str | Path, threads: int) -> str:
+    """The digest of a file: the SHA-256 of the SHA-256 digests of its chunks, which several threads
+    compute. Raises OSError."""
+    chunks = range(0, max(os.stat(path).st_size, 1), CHUNK_BYTES)
 
+    def digest(at: int) -> bytes:
+        found, block = hashlib.sha256(), memoryview(bytearray(_BLOCK_BYTES))
+        with open(path, "rb", buffering=0) as file:
+            file.seek(at)
+            left = CHUNK_BYTES
+            while count := file.readinto(block[:left]):
+                found.update(block[:count])
+                left -= count
+        return found.digest()
 
-def _digest(path: str | Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    digest, block = hashlib.sha256(), bytearray(_BLOCK_BYTES)
-    with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(block):
-            digest.update(memoryview(block)[:count])
-    return digest.hexdigest()
+    workers = min(threads, len(chunks))
+    if workers < 2:
+        found = [digest(at) for at in chunks]
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(digest, chunks))
+    return hashlib.sha256(b"".join(found)).hexdigest()
