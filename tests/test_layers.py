@@ -60,6 +60,7 @@ ONLY_ON_CPU = {
     "runtime.packed_weights": "only a CPU packs weights into panels",
     "runtime.plan_records": "the records that native code reads; a GPU passes arguments",
     "runtime.run_states": "concurrent runs of one program; on a GPU runs follow each other",
+    "runtime.targets": "Triton queries the target of a GPU itself",
     "runtime.step_compilation": "on a GPU, programs compile the kernels of their steps",
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",

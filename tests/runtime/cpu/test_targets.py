@@ -11,7 +11,7 @@ from ftuner.codegen.llvm.objects.jit import Target, host_target
 from ftuner.errors import CacheWarning
 from ftuner.hardware.system import read_system
 from ftuner.runtime.cache import TARGETS, Cache
-from ftuner.runtime.cpu.kernels import known_target
+from ftuner.runtime.cpu.targets import known_target
 
 ISA = HOST_ISAS[-1]
 
@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(isa)
         return host_target(isa)
 
-    monkeypatch.setattr("ftuner.runtime.cpu.kernels.host_target", ask)
+    monkeypatch.setattr("ftuner.runtime.cpu.targets.host_target", ask)
     return found
 
 
@@ -65,14 +65,14 @@ def test_another_compiler_or_machine_is_asked(
     cache, facts = Cache(tmp_path), read_system()
     known_target(ISA, cache)
     if changed == "version":
-        monkeypatch.setattr("ftuner.runtime.cpu.kernels.compiler_version", lambda: "0.0.1")
+        monkeypatch.setattr("ftuner.runtime.cpu.targets.compiler_version", lambda: "0.0.1")
     elif changed == "build":
-        monkeypatch.setattr("ftuner.runtime.cpu.kernels.compiler_build", lambda: "other")
+        monkeypatch.setattr("ftuner.runtime.cpu.targets.compiler_build", lambda: "other")
     elif changed == "generator":
-        monkeypatch.setattr("ftuner.runtime.cpu.kernels.generator_digest", lambda: "other")
+        monkeypatch.setattr("ftuner.runtime.cpu.targets.generator_digest", lambda: "other")
     else:
         other = replace(facts, features=facts.features | {"another"})
-        monkeypatch.setattr("ftuner.runtime.cpu.kernels.read_system", lambda: other)
+        monkeypatch.setattr("ftuner.runtime.cpu.targets.read_system", lambda: other)
     known_target(ISA, cache)
     assert asked == [ISA] * 2
 
@@ -81,7 +81,7 @@ def test_machines_without_features_are_not_told_apart(
     tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = replace(read_system(), features=frozenset())
-    monkeypatch.setattr("ftuner.runtime.cpu.kernels.read_system", lambda: hidden)
+    monkeypatch.setattr("ftuner.runtime.cpu.targets.read_system", lambda: hidden)
     cache = Cache(tmp_path)
     assert known_target(ISA, cache) == known_target(ISA, cache) == host_target(ISA)
     assert asked == [ISA] * 2

@@ -1,10 +1,9 @@
-"""Targets of code generation on this machine: queried from LLVM once, then kept in the cache."""
+"""The code of an ISA: libraries of uKernels, kernels of graphs and the native runtime, compiled, or
+read from the cache, when they are first needed."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import json
 import logging
 import mmap
 import time
@@ -36,8 +35,8 @@ from ftuner.codegen.llvm.objects.bundle import (
     widen_bundle,
 )
 from ftuner.codegen.llvm.objects.elf import parse
-from ftuner.codegen.llvm.objects.jit import Target, compiler_build, compiler_version, host_target
-from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key, generator_digest
+from ftuner.codegen.llvm.objects.jit import Target
+from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE, bundle_key
 from ftuner.codegen.llvm.objects.linking import Image, Linked
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.caching import cached_attribute
@@ -50,13 +49,13 @@ from ftuner.errors import DTypeError
 from ftuner.hardware.constants import part_of
 from ftuner.hardware.isa import InstructionSet, instruction_set
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.system import ARCHITECTURES, read_system
 from ftuner.hardware.tuning import CpuTuning, KLoopTuning, NativeTuning
 from ftuner.runtime.backend import Tuned
-from ftuner.runtime.cache import OBJECTS, TARGETS, Cache
+from ftuner.runtime.cache import OBJECTS, Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.plan_records import Functions
 from ftuner.runtime.cpu.scratch import Workspaces
+from ftuner.runtime.cpu.targets import known_target
 from ftuner.runtime.cpu.threads import ThreadPool
 from ftuner.runtime.shown_progress import Progress
 from ftuner.ukernels.cpu.library import (
@@ -70,40 +69,6 @@ from ftuner.ukernels.cpu.library import (
 if TYPE_CHECKING:
     from ftuner.runtime.compile_processes import Started
     from ftuner.runtime.cpu.compilation import Object
-
-
-def known_target(isa: str, cache: Cache) -> Target:
-    """The target of an ISA of this machine; LLVM is loaded only if the cache does not know it."""
-    facts = read_system()
-    if not facts.features:
-        # Without features, machines that share the cache could not be distinguished.
-        return host_target(isa)
-    row = instruction_set(isa)
-    asked = repr((row, compiler_version(), compiler_build(), generator_digest()))
-    key = f"{facts.fingerprint}-{isa}-{hashlib.sha256(asked.encode()).hexdigest()[:32]}.json"
-    kept = cache.read_document(
-        TARGETS, key, lambda document: _target_of(document, row, facts.architecture)
-    )
-    if kept is not None:
-        return kept
-    found = host_target(isa)
-    cache.write(TARGETS, key, json.dumps(vars(found)).encode())
-    return found
-
-
-def _target_of(document: Any, isa: InstructionSet, architecture: str) -> Target:
-    """The target in a document. Raises TypeError or ValueError if it is not one of the ISA."""
-    found = Target(**document)
-    if not all(isinstance(text, str) for text in vars(found).values()):
-        raise TypeError(f"{found}; expected strings")
-    if ARCHITECTURES.get(found.triple.partition("-")[0].lower()) != architecture:
-        raise ValueError(f"the triple is {found.triple!r}; this machine is {architecture}")
-    if not found.llvm:
-        raise ValueError("no version of LLVM")
-    missing = set(isa.features.split(",")) - set(found.features.split(","))
-    if missing:
-        raise ValueError(f"the features lack {', '.join(sorted(missing))} for {isa.name}")
-    return found
 
 
 log = logging.getLogger(__name__)

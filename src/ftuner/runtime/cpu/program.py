@@ -59,7 +59,7 @@ from ftuner.runtime.shapes.evaluation import (
     loops_of,
     picked,
 )
-from ftuner.runtime.shapes.layout import Lifetime, Words
+from ftuner.runtime.shapes.layout import Words
 
 MAX_INVARIANT_BYTES = 4 << 20
 """Most bytes of results that a bound program keeps, so that a graph keeps many shapes. Less where
@@ -241,7 +241,7 @@ class ProgramWriter:
             [max(dim, 0) for dim, _ in records.step_tasks],
             numbered,
             self._sizes,
-            [Lifetime(first, last) for _, first, last in arena],
+            [stage for _, first, last in arena for stage in (first, last)],
             self._written_sometimes(lowered, places, records),
             image,
             groups.areas,

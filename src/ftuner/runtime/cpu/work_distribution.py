@@ -12,7 +12,7 @@ from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.record_layout import FIRST_BUFFER
-from ftuner.runtime.shapes.layout import Areas, Lifetime, Words
+from ftuner.runtime.shapes.layout import Areas, Words
 
 
 class WorkDistribution:
@@ -21,13 +21,13 @@ class WorkDistribution:
 
     def __init__(
         self, runtime: NativeRuntime, rows: Sequence[int], counts: Sequence[int],
-        stages: Sequence[int], sizes: Sequence[tuple[int, int]], lifetimes: Sequence[Lifetime],
+        stages: Sequence[int], sizes: Sequence[tuple[int, int]], lifetimes: Sequence[int],
         writers: Mapping[int, Sequence[int]], image: Words, areas: Areas, workers: int, shares: int,
     ) -> None:  # fmt: skip
-        """`rows`, `counts`, `stages`: as of `Sharing`; `sizes`: of each buffer the number of the
-        dim that counts elements, and the bytes of one; `writers`: by the number of a buffer that no
-        step may write, the numbers of the steps that may; `image`: of the records; `areas`: of the
-        words of a shape; `workers`, `shares`: areas as of `Sharing`."""
+        """`rows`, `counts`, `stages`, `lifetimes`: as of `Sharing`; `sizes`: of each buffer the
+        number of the dim that counts elements, and the bytes of one; `writers`: by the number of a
+        buffer that no step may write, the numbers of the steps that may; `image`: of the records;
+        `areas`: of the words of a shape; `workers`, `shares`: areas as of `Sharing`."""
         self._runtime, self._steps, self._buffers = runtime, len(stages), len(sizes)
         self.shared_words = 4 * self._steps
         self.shared = areas.add(self.shared_words)
@@ -38,7 +38,7 @@ class WorkDistribution:
             Sharing.STAGES: stages,
             Sharing.ELEMENTS: [number for number, _ in sizes],
             Sharing.ITEM_BYTES: [size for _, size in sizes],
-            Sharing.LIFETIMES: [stage for life in lifetimes for stage in life],
+            Sharing.LIFETIMES: lifetimes,
             Sharing.ALWAYS: [int(buffer not in writers) for buffer in range(len(sizes))],
             Sharing.WRITTEN: [buffer for buffer, steps in writers.items() for _ in steps],
             Sharing.WRITERS: [step for steps in writers.values() for step in steps],
