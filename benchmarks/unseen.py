@@ -115,8 +115,8 @@ STREAMS: Mapping[str, Stream] = {
     "llama-block": Stream(_written(LLAMA_BLOCK, write_decoder), _texts((1,), 128), _states, 60),
     "ppocr-det": Stream(_network("ppocr-det"), _PAGES, _pixels),
     "ppocr-rec": Stream(_network("ppocr-rec"), _LINES, _pixels),
-    "ppocr-v4-det": Stream(_saved(ppocr("det", "rapidocr-onnxruntime")), _PAGES, _pixels),
-    "ppocr-v4-rec": Stream(_saved(ppocr("rec", "rapidocr-onnxruntime")), _LINES, _pixels),
+    "ppocr-v4-det": Stream(_saved(ppocr("det", 4)), _PAGES, _pixels),
+    "ppocr-v4-rec": Stream(_saved(ppocr("rec", 4)), _LINES, _pixels),
     "mobilenet-v2": Stream(_network("mobilenet-v2"), _pictures((1,), 1, (64, 384)), _pixels),
     "unet": Stream(_network("unet"), _pictures((1,), 16, (64, 256)), _pixels, 60),
 }

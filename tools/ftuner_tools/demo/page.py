@@ -75,11 +75,12 @@ class Engine:
         return self._session.get_modelmeta().custom_metadata_map[key].splitlines()
 
 
-def model_paths(distribution: str = "rapidocr") -> dict[str, Path]:
-    """The ONNX files inside a distribution that carries PP-OCR, by task.
+def model_paths(distribution: str = "rapidocr", install: str = INSTALL) -> dict[str, Path]:
+    """The ONNX files inside a distribution that carries PP-OCR, by task. `install`: the command
+    that installs it.
 
     Raises:
-        ConfigurationError: it is not installed; the default one is in the extra `demo`.
+        ConfigurationError: it is not installed.
     """
     try:
         models = [f for f in files(distribution) or () if f.suffix == ".onnx"]
@@ -88,7 +89,7 @@ def model_paths(distribution: str = "rapidocr") -> dict[str, Path]:
     found = {task: [f for f in models if f"_{task}_" in f.name] for task in TASKS}
     if not all(found.values()):
         raise ConfigurationError(
-            f"PP-OCR is read from the package {distribution}; install it with: {INSTALL}"
+            f"PP-OCR is read from the package {distribution}; install it with: {install}"
         )
     return {task: Path(model.locate()) for task, (model, *_) in found.items()}
 
