@@ -19,7 +19,7 @@ else:
     def dataclass(*, frozen: bool, eq: bool = True, repr: bool = True) -> Callable[[type], type]:
         """Returns the decorator that `dataclasses.dataclass` does for these arguments. Classes of
         one decorator may inherit those of the other. A class with an `InitVar`, with `__slots__`,
-        or with a factory of a field that is no argument raises TypeError when it is defined."""
+        or with a factory of a field that is not an argument raises TypeError when it is defined."""
         assert frozen
         return lambda cls: _defined(cls, eq, repr)
 
@@ -62,7 +62,7 @@ def _expect_usual(cls: Any) -> None:
 
 def _freeze(cls: Any, names: frozenset[str]) -> None:
     """Refuse to change the fields `names`, and any attribute of a value of the class itself. A
-    subclass that is no dataclass may have attributes of its own."""
+    subclass that is not a dataclass may set attributes of its own."""
 
     def setattr_(self: Any, name: str, value: object) -> None:
         if type(self) is cls or name in names:

@@ -100,8 +100,8 @@ class AttentionPlan(NamedTuple):
     """How attentions of a range are cut and covered."""
 
     slots: tuple[int, ...]
-    """The slots of `cpu_record.Attention` before the batch axes. What is no part of the plan is
-    0."""
+    """The slots of `cpu_record.Attention` before the batch axes; 0 in those that extents decide
+    within the plan's range."""
     splits: int
     """Tasks of a batch element."""
     runs: int

@@ -238,7 +238,8 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
         return rows
 
     def interleave(self, vectors: Sequence[ir.Value]) -> list[ir.Value]:
-        """As many vectors, with lane 0 of all given ones first, then lane 1 of all, and so on."""
+        """Returns as many vectors as are given: lane 0 of all of them, then lane 1 of all, and so
+        on."""
         lanes, count = vectors[0].type.count, len(vectors)
         found = []
         for part in range(count):
@@ -262,7 +263,8 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
         return self.call(intrinsic(self.module, name, I1, [condition.type]), [condition])
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """The same integer, of which the compiler knows nothing: it stays as it is."""
+        """Returns the same integer, hidden from the compiler, which leaves its computation as it
+        is."""
         same = ir.FunctionType(value.type, [value.type])
         return self.asm(same, "", "=r,0", [value], False)
 

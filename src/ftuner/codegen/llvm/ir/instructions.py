@@ -119,7 +119,7 @@ def prefetch(builder: IRBuilder, address: ir.Value, level: int, write: bool = Fa
 
 @cache
 def _prefetch_options(level: int, write: bool) -> list[ir.Constant]:
-    """What is to be done, the cache level, and that it is data."""
+    """Returns the constant operands of `llvm.prefetch`: write or read, the level, and data."""
     return [ir.Constant(I32, number) for number in (int(write), level, 1)]
 
 

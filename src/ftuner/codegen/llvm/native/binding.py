@@ -127,9 +127,6 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
         module, kind, "ftuner_look_up_decision", internal=True
     )
 
-    def word(address: ir.Value, index: ir.Value) -> ir.Value:
-        return b.slot(address, index)
-
     holds = b.variable(0)
     condition = b.slot(row, Decision.CONDITION)
     with b.if_then(b.icmp_signed(">=", condition, 0)):
@@ -140,7 +137,7 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
         b.store(b.slot(b.inttoptr(other, PTR), Entry.HOLDS), holds)
     idle = b.load(holds, typ=I64)
     key = b.slot_address(words, b.slot(row, Decision.KEY))
-    workers = word(words, b.slot(deciding, Deciding.WORKERS))
+    workers = b.slot(words, b.slot(deciding, Deciding.WORKERS))
     b.set_slot(key, 0, b.slot(row, Decision.FORM))
     b.set_slot(key, 1, b.or_(b.shl(workers, 1), idle))
     nothing = b.icmp_signed("!=", idle, 0)
@@ -148,11 +145,11 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
     numbers = b.pointer_slot(deciding, Deciding.NUMBERS)
     numbers = b.slot_address(numbers, b.slot(row, Decision.FIRST))
     with b.counted_loop(0, count) as i:
-        b.set_slot(b.slot_address(key, i), 2, word(words, word(numbers, i)))
+        b.set_slot(b.slot_address(key, i), 2, b.slot(words, b.slot(numbers, i)))
     length = b.add(count, 2)
     digest = b.variable(0)
     with b.counted_loop(0, length) as i:
-        mixed = b.xor(b.load(digest, typ=I64), word(key, i))
+        mixed = b.xor(b.load(digest, typ=I64), b.slot(key, i))
         mixed = b.mul(mixed, Known.HASH_FACTOR)
         b.store(b.xor(mixed, b.lshr(mixed, 32)), digest)
     own = b.load(digest, typ=I64)
@@ -172,7 +169,7 @@ def _emit_look_up(module: ir.Module) -> ir.Function:
             differ = b.variable(0)
             with b.counted_loop(0, length) as i:
                 other = b.slot(b.slot_address(entry, i), Entry.KEY)
-                both = b.xor(other, word(key, i))
+                both = b.xor(other, b.slot(key, i))
                 b.store(b.or_(b.load(differ, typ=I64), both), differ)
             with b.if_then(b.icmp_signed("==", b.load(differ, typ=I64), 0)):
                 b.ret(number)

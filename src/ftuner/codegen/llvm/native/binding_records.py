@@ -24,8 +24,8 @@ class Instruction:
 
 
 class Deciding:
-    """What a graph looks up for each shape. Areas are words of the array of a shape, given by the
-    number of the first one."""
+    """The decisions of a graph, which are looked up for each shape. Areas are words of the array of
+    a shape, given by the number of the first one."""
 
     DIMS = 0
     """The address of the instructions of all dims and then of what must hold. Their number
@@ -81,7 +81,7 @@ class Decision:
 
 
 class Found:
-    """What a look-up found."""
+    """The result of looking up one decision."""
 
     ENTRY = 0
     """The address of the `Entry`; 0 if there is none."""
@@ -92,14 +92,14 @@ class Found:
 
 
 class Summary:
-    """Of all decisions of a shape."""
+    """Bytes that all decisions of a shape take together."""
 
     WORKSPACE_BYTES = 0
-    """Of the largest workspace."""
+    """The largest workspace."""
     WORKER_BYTES = 1
-    """Of the largest workspace of a worker."""
+    """The largest workspace of one worker."""
     KEPT_BYTES = 2
-    """Of all."""
+    """The sum of what the decisions keep."""
     SIZE = 3
 
 
