@@ -28,6 +28,7 @@ from benchmarks.gpu_groups import dry_cases as dry_groups
 from benchmarks.gpu_groups import run_case as run_grouped
 from benchmarks.gpu_padding import padded_rows
 from benchmarks.gpu_timing import Call
+from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.ukernels.gpu.library import build_gpu_library
 
@@ -59,14 +60,8 @@ class Operands:
         self.y = bench.copies(count, (*batch, case.m, case.n), case.multiply)
 
     def ours(self, products: Products) -> list[Call]:
-        def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
-            def call() -> torch.Tensor:
-                products.run(x, w, y)
-                return y
-
-            return call
-
-        return [bind(*each) for each in zip(self.x, self.w, self.y, strict=True)]
+        each = zip(self.x, self.w, self.y, strict=True)
+        return [partial(Matmul(products), *operands) for operands in each]
 
     def vendor(self) -> list[Call]:
         if not self.case.batch:

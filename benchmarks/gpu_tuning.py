@@ -83,10 +83,9 @@ def _calls(bench: Bench, multiply: Multiply) -> dict[str, Any]:
     """What launching a small product takes, through each entry."""
     size = 16 if bench.dry else SMALL
     (x,), (w,), (y,) = (bench.copies(1, (size, size), multiply) for _ in range(3))
-    products, matmul = bench.backend.products, Matmul(bench.backend.products)
+    matmul = Matmul(bench.backend.products)
     layer = Dense(w, session=bench.backend)
     calls: dict[str, Callable[[], object]] = {
-        "products": lambda: products.run(x, w.mT, y),
         "matmul": lambda: matmul(x, w.mT, out=y),
         "Dense": lambda: layer(x, out=y),
         "torch linear": lambda: torch.nn.functional.linear(x, w),

@@ -108,7 +108,7 @@ def _explained(
     from ftuner.graph.specialization import RunTimeNumberError
     from ftuner.graph.splitting import split
     from ftuner.report.model import explain_model
-    from ftuner.runtime.cpu.step_kind import runs
+    from ftuner.runtime.cpu.step_kind import KINDS
     from ftuner.runtime.devices import CPU
 
     if feeds is None and record is not None:
@@ -118,7 +118,8 @@ def _explained(
             text = f"{need}; with --shape or --input, the steps of such a run are shown"
             raise InputError(text) from need
         graph = optimised(graph, halves=device != CPU)
-        return explain_model([lower(part.graph, runs=runs) for part in split(graph)], {}), None
+        parts = [lower(part.graph, runs=KINDS.runs) for part in split(graph)]
+        return explain_model(parts, {}), None
     compiled, _ = output.loaded(path, threads, device)
     if feeds is None:
         return compiled.explain(), None

@@ -6,7 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsFloat, SupportsIndex, get_args
+from functools import cached_property
+from importlib import import_module
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    SupportsFloat,
+    SupportsIndex,
+    get_args,
+)
 
 from ftuner.core.dtype import DType
 from ftuner.core.expr import Expr
@@ -79,18 +90,28 @@ class Tuned(NamedTuple):
     """Found in a cache."""
 
 
+class Joined(Protocol):
+    """What runs the requests of a batch together."""
+
+    found: RaggedSteps
+    """The steps that run once for all of them."""
+
+    @property
+    def room(self) -> int: ...
+
+    def size(self, arrays: Sequence[Any]) -> int: ...
+
+    def run(self, batch: Sequence[Sequence[Any]], exact: bool) -> list[list[Any]]: ...
+
+
 class Executable(Keeper):
     """A compiled graph that runs at any extents, none of which depends on data. Its operands are
     those of the device: NumPy arrays, or tensors on a GPU. Safe to use from several threads."""
 
     lowered: Lowered
     """The steps of a run."""
-
-    @property
-    @abstractmethod
-    def weights_bytes(self) -> int:
-        """Bytes of constants as they are kept: packed as products read them, others as they
-        came."""
+    weights_bytes: int
+    """Bytes of constants as they are kept: packed as products read them, others as they came."""
 
     @property
     @abstractmethod
@@ -117,10 +138,35 @@ class Executable(Keeper):
         `calls`: the one so far, None at first. None on another device."""
         return None
 
+    @abstractmethod
+    def _batches_by(self, found: RaggedSteps | None) -> Joined | None:
+        """What runs requests of which these steps run once; None if nothing does."""
+
+    def _ragged_steps(self, exact: bool) -> RaggedSteps | None:
+        # Imported by name: a process that only multiplies has no graphs.
+        room = import_module("ftuner.graph.ragged")
+        found: RaggedSteps | None = room.ragged_steps(self.lowered, exact)
+        return found
+
+    @cached_property
+    def _batches(self) -> Joined | None:
+        """What runs the requests of a batch together, with the bits of each."""
+        return self._batches_by(self._ragged_steps(exact=True))
+
+    @cached_property
+    def _roughly(self) -> Joined | None:
+        """The same up to rounding: products by fewer rows of each request run together, too."""
+        found = self._ragged_steps(exact=False)
+        return self._batches if found == self.ragged else self._batches_by(found)
+
+    @property
+    def _joining(self) -> Joined | None:
+        return self._batches
+
     @property
     def ragged(self) -> RaggedSteps | None:
         """The steps that run once for all requests of a batch; None if there are none."""
-        return None
+        return None if self._batches is None else self._batches.found
 
     leaves_out_padding = False
     """Whether the requests of a padded batch may run together without it."""
@@ -129,7 +175,7 @@ class Executable(Keeper):
     def rows_together(self) -> int:
         """The rows of several requests that run together at most; 0 if none do. Where they share
         weights alone, the bytes of their largest results."""
-        return 0
+        return 0 if self._joining is None else self._joining.room
 
     def rows(self, arrays: Sequence[Any]) -> int:
         """The rows of a request; 0 if none run together.
@@ -137,7 +183,7 @@ class Executable(Keeper):
         Raises:
             ShapeError: extents that contradict the graph.
         """
-        return 0
+        return 0 if self._joining is None else self._joining.size(arrays)
 
     def run_batch(self, batch: Sequence[Sequence[Any]], exact: bool) -> list[list[Any]]:
         """The outputs of each of several requests, with the bits that `run` gives for it if
@@ -146,7 +192,15 @@ class Executable(Keeper):
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `run`, of any of them.
         """
-        return [self.run(arrays) for arrays in batch]
+        found = self._joined(batch, exact)
+        return [*map(self.run, batch)] if found is None else found.run(batch, exact)
+
+    def _joined(self, batch: Sequence[Sequence[Any]], exact: bool) -> Joined | None:
+        """What runs a batch; None if each request runs alone."""
+        found = self._joining if len(batch) > 1 else None
+        if found is not None and not exact and self._batches is not None:
+            found = self._roughly or found
+        return found
 
     def repeat(
         self, arrays: Sequence[Any], carried: int, conditional: bool, most: int
@@ -193,9 +247,8 @@ class Executable(Keeper):
             UnsupportedKernelError: the caller captures a CUDA graph.
         """
 
-    @abstractmethod
-    def record(self, wanted: bool) -> None:
-        """Whether shapes that come again are recorded, where the device can record launches."""
+    recording = True
+    """Whether shapes that come again are recorded, where the device can record launches."""
 
     def compiled(self) -> Compiled:
         """The steps with their packed weights, to be saved.

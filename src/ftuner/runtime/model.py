@@ -352,7 +352,7 @@ class Model(Batches, Shown):
         GPU. Recordings hold memory for inputs and outputs of their own. On a CPU there is nothing
         to record."""
         for part in self.parts:
-            part.record(wanted)
+            part.recording = wanted
 
     def step_seconds(self, feeds: Mapping[str, object]) -> list[float]:
         """The measured time of each of `steps`; see `Executable.step_seconds`.

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from ftuner.core.dim import Shape
 from ftuner.core.dtype import DType
 from ftuner.errors import UnsupportedOperatorError
 from ftuner.graph.schedules import binding_name
 from ftuner.graph.steps import Step
 
-_Kind = TypeVar("_Kind")
+S = TypeVar("S", bound=Step)
+
+
+class CommonKind(Generic[S]):
+    """What a back end asks of every kind of step."""
+
+    def loops(self, step: S) -> Shape:
+        """The extents of loops that may have more iterations than the operands have elements;
+        binding refuses too many. Empty if the step has no such loops."""
+        return ()
+
+    def supports(self, dtype: DType) -> bool:
+        """Whether there are kernels for elements of a dtype. Lowering asks this of kinds that it
+        can do without."""
+        return True
+
+    def multiplied(self, step: S) -> DType | None:
+        """The element type of the matrices that the step multiplies; None if there are none."""
+        return None
+
+
+_Kind = TypeVar("_Kind", bound=CommonKind[Any])
 
 
 class MatrixKind:
@@ -43,6 +65,11 @@ class StepKinds(Generic[_Kind]):
                 if error.name != name:
                     raise
         return found
+
+    def runs(self, kind: str, dtype: DType) -> bool:
+        """Whether there is a kind of step for a dtype."""
+        found = self.named(kind)
+        return found is not None and found.supports(dtype)
 
     def of(self, step: Step) -> _Kind:
         """The kind of a step.

@@ -66,7 +66,7 @@ def multiply(
     backend: GpuBackend, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
 ) -> None:
     shapes = (batch, m, k), (batch, k, n), (batch, m, n)
-    backend.products.run(*(given(*shape, dtype=dtype) for shape in shapes))
+    backend.products.launch(*(given(*shape, dtype=dtype) for shape in shapes))
 
 
 @pytest.mark.each_value

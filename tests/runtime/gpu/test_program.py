@@ -288,7 +288,7 @@ def test_prepared_shapes_are_recorded_and_trim_forgets_them(
     assert kept.bytes > 0
     kept.trim()
     assert kept.bytes == 0
-    model.record(False)
+    model.recording = False
     assert model.prepare([[(4,)]]) == []
     assert recorded.made == 2
     runner(model, graph)(4)

@@ -156,14 +156,6 @@ def dtype_of(array: Array, name: str) -> DType:
     return found
 
 
-def same_dtype(first: Array, other: Array, name: str) -> None:
-    """Raises DTypeError unless both arrays have one dtype."""
-    if other.dtype != first.dtype:
-        raise DTypeError(
-            f"{name} has dtype {other.dtype}, the other operands {first.dtype}; convert one of them"
-        )
-
-
 def readable(array: Array) -> Array:
     """The array itself, or a copy with the same strides if its elements are not aligned."""
     if array.flags.aligned:

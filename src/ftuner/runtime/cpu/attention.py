@@ -13,20 +13,21 @@ from ftuner.core.caching import RecentlyUsed
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import BOOL, DType
 from ftuner.core.fork_safety import fork_safe_lock
-from ftuner.errors import DTypeError, ShapeError
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
 from ftuner.runtime.backend import Backend
-from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, given_back, same_dtype, writable
+from ftuner.runtime.cpu.arrays import Array, as_array, dtype_of, given_back, writable
 from ftuner.runtime.cpu.memory import allocated
 from ftuner.runtime.model import Model
 from ftuner.runtime.ops.attention_operands import (
     Extents,
+    check_attended,
     check_mask,
     checked_scale,
     extents_of,
     requests_of,
 )
+from ftuner.runtime.ops.operands import same_dtype
 
 MAX_MODELS = 64
 """Models that are kept, one for each dtype, scale and kind of mask."""
@@ -74,13 +75,13 @@ class Attention:
             same_dtype(arrays[0], x, name)
         extents = extents_of(*(x.shape for x in arrays))
         number = checked_scale(scale, extents.depth, dtype)
-        target = None if out is None else _checked_out(out, extents, arrays[0].dtype)
+        target = None if out is None else writable(out)
+        if target is not None:
+            check_attended(target, extents, arrays[0])
         given = None
         if mask is not None:
             given = as_array(mask, "mask")
-            if given.dtype != np.bool_:
-                same_dtype(arrays[0], given, "mask")
-            check_mask(given.shape, extents)
+            check_mask(given, np.bool_, extents, arrays[0])
         if q_offsets is None and k_offsets is None:
             found = self._run(arrays, given, bool(causal), number, extents)
         else:
@@ -131,16 +132,6 @@ class Attention:
                     found = Model(_graph(kind), self._backend)
                     self._models.add(kind, found)
         return found
-
-
-def _checked_out(out: object, extents: Extents, dtype: np.dtype[Any]) -> Array:
-    """The array that the result is written to, if it fits."""
-    found = writable(out)
-    if found.shape != extents.result:
-        raise ShapeError(f"out is {found.shape}; the result is {extents.result}")
-    if found.dtype != dtype:
-        raise DTypeError(f"out has dtype {found.dtype}, the operands {dtype}")
-    return found
 
 
 def _grouped(mask: Array, extents: Extents) -> Array:

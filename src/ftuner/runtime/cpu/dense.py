@@ -23,17 +23,17 @@ from ftuner.runtime.cpu.arrays import (
     dtype_of,
     given_back,
     readable,
-    same_dtype,
     writable,
 )
 from ftuner.runtime.cpu.call_cache import Constant, KnownCalls
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.operands import a_layout, overlaps_itself, unit_columns
+from ftuner.runtime.cpu.operands import a_layout, unit_columns
 from ftuner.runtime.cpu.packed_weights import pack, unpacked
 from ftuner.runtime.cpu.plan_records import Strides
 from ftuner.runtime.cpu.products import Products, Ready, Words, words
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.ops.layer import Activation, Layer
+from ftuner.runtime.ops.operands import overlaps_itself, same_dtype
 
 
 class Dense(Layer):
@@ -145,7 +145,7 @@ class Dense(Layer):
             target is None
             or not unit_columns(target)
             or not y.flags.aligned
-            or overlaps_itself(y)
+            or overlaps_itself(y.shape, y.strides, y.itemsize)
             or any(np.may_share_memory(y, other) for other in overlapping)
         ):
             fresh = np.empty(y.shape, y.dtype)

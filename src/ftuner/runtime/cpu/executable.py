@@ -17,10 +17,10 @@ from ftuner.errors import MemoryLimitError, ShapeError, UnsupportedKernelError
 from ftuner.graph.appending import Appended
 from ftuner.graph.ir import Graph
 from ftuner.graph.lowering import lower
-from ftuner.graph.ragged import RaggedSteps, ragged_steps
+from ftuner.graph.ragged import RaggedSteps
 from ftuner.graph.splitting import Compiled
 from ftuner.graph.steps import Lowered
-from ftuner.runtime.backend import Executable, Options
+from ftuner.runtime.backend import Executable, Joined, Options
 from ftuner.runtime.cpu.appending import Extension, extend, keep, shown, undo
 from ftuner.runtime.cpu.arrays import Array, items_address
 from ftuner.runtime.cpu.call_cache import MAX_WORKSPACE_BYTES, KnownCalls, KnownProgram
@@ -30,7 +30,7 @@ from ftuner.runtime.cpu.program import BoundProgram, ProgramWriter
 from ftuner.runtime.cpu.run_states import RunState, RunStates
 from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.step_compilation import StepCompiler
-from ftuner.runtime.cpu.step_kind import KINDS, CompiledStep, runs
+from ftuner.runtime.cpu.step_kind import KINDS, CompiledStep
 from ftuner.runtime.cpu.threads import checked_threads
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
@@ -70,7 +70,7 @@ class CompiledGraph(Executable):
         self.binding = Binding(graph)
         graph = graph.moved()
         if compiled is None:
-            lowered = lower(graph, runs=runs, appended=appended)
+            lowered = lower(graph, runs=KINDS.runs, appended=appended)
             self._steps = StepCompiler(session, self.threads)
         else:
             lowered = compiled.lowered
@@ -82,7 +82,7 @@ class CompiledGraph(Executable):
         self.lowered = replace(lowered, steps=tuple(step.step for step in compiled_steps))
         self.pasts = [graph.inputs[pair.input].name for pair in appended]
         """The names of the inputs that outputs append to."""
-        self._weights_bytes = _weights_bytes(self.lowered, compiled_steps)
+        self.weights_bytes = _weights_bytes(self.lowered, compiled_steps)
         self._kept = options.kept
         self._kept.add(self)
         self._pool = OutputPool(self._kept)
@@ -97,26 +97,14 @@ class CompiledGraph(Executable):
         self._compiled = compiled_steps
 
     @cached_property
-    def _batches(self) -> RaggedGraph | None:
-        """What runs the requests of a batch together, with the bits of each; None if nothing
-        does."""
-        return self._batches_of(ragged_steps(self.lowered))
-
-    @cached_property
-    def _roughly(self) -> RaggedGraph | None:
-        """The same up to rounding: products by fewer rows of each request run together, too."""
-        found = ragged_steps(self.lowered, exact=False)
-        return self._batches if found == self.ragged else self._batches_of(found)
-
-    @cached_property
     def _apart(self) -> RaggedGraph | None:
         """What runs requests in one launch, of which no rows run together; None if they share no
         weights."""
         steps = len(self._compiled)
-        found = self._batches_of(RaggedSteps((), (None,) * steps, ("",) * steps))
+        found = self._batches_by(RaggedSteps((), (None,) * steps, ("",) * steps))
         return found if found is not None and found.shares_panels else None
 
-    def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
+    def _batches_by(self, found: RaggedSteps | None) -> RaggedGraph | None:
         # Where a run writes over rows of an input, an error would use up those of other requests.
         if found is None or any(pair.writes for pair in self.lowered.appended):
             return None
@@ -131,10 +119,6 @@ class CompiledGraph(Executable):
     leaves_out_padding = True
 
     @property
-    def ragged(self) -> RaggedSteps | None:
-        return None if self._batches is None else self._batches.found
-
-    @property
     def threads(self) -> int:
         """Number of threads that a run uses, including the caller's."""
         return self.session.threads if self._threads is None else self._threads
@@ -142,10 +126,6 @@ class CompiledGraph(Executable):
     @property
     def isa(self) -> str:
         return self.session.kernels.isa.name
-
-    @property
-    def weights_bytes(self) -> int:
-        return self._weights_bytes
 
     @property
     def kept_bytes(self) -> int:
@@ -191,27 +171,14 @@ class CompiledGraph(Executable):
             self._give_back(state)
 
     @property
-    def _joining(self) -> RaggedGraph | None:
+    def _joining(self) -> Joined | None:
         """What runs several requests in one launch, if the model may keep what it needs."""
         return (self._batches or self._apart) if self._kept.limit is None else None
-
-    @property
-    def rows_together(self) -> int:
-        return 0 if self._joining is None else self._joining.room
-
-    def rows(self, arrays: Sequence[Array]) -> int:
-        return 0 if self._joining is None else self._joining.size(arrays)
-
-    def run_batch(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
-        found = self._joining if len(batch) > 1 else None
-        if found is not None and not exact and self._batches is not None:
-            found = self._roughly or found
-        return super().run_batch(batch, exact) if found is None else found.run(batch, exact)
 
     def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
         """As `run_batch`, of requests of which no rows run together."""
         found = self._apart if len(batch) > 1 else None
-        return super().run_batch(batch, True) if found is None else found.run(batch, True)
+        return [*map(self.run, batch)] if found is None else found.run(batch, True)
 
     def repeat(
         self, arrays: Sequence[Array], carried: int, conditional: bool, most: int
@@ -233,9 +200,6 @@ class CompiledGraph(Executable):
                 going = operands.end()
             found: Iterations = operands.results(number, going)
             return found
-
-    def record(self, wanted: bool) -> None:
-        """Runs are one native call; there is nothing to record."""
 
     def timed(self, arrays: Sequence[Array]) -> tuple[list[Array], list[float]]:
         """A step of several workers takes the start of a job longer than within `run`."""
@@ -269,7 +233,7 @@ class CompiledGraph(Executable):
         with self._state() as state:
             program = self._program(state, _shapes(arrays), self.threads)
         return Memory(
-            self._weights_bytes,
+            self.weights_bytes,
             program.arena_bytes,
             program.workspace_bytes,
             program.attention_worker_bytes,

@@ -11,13 +11,12 @@ from ftuner.runtime.cpu.arrays import (
     dtype_of,
     given_back,
     lying_like,
-    same_dtype,
     span_of,
     writable,
 )
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.ops.operands import Groups, Range, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, Range, crossing, product_extents, same_dtype
 
 
 class GroupedMatmul:

@@ -17,15 +17,14 @@ from ftuner.runtime.cpu.arrays import (
     given_back,
     lying_like,
     readable,
-    same_dtype,
     writable,
 )
 from ftuner.runtime.cpu.call_cache import KnownCalls
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.runtime.cpu.operands import overlaps_itself, step_problem, unit_columns
+from ftuner.runtime.cpu.operands import step_problem, unit_columns
 from ftuner.runtime.cpu.products import Products, Ready
 from ftuner.runtime.cpu.session import CpuSession
-from ftuner.runtime.ops.operands import check_out, product_shapes
+from ftuner.runtime.ops.operands import check_out, overlaps_itself, product_shapes, same_dtype
 
 
 class Matmul:
@@ -93,7 +92,7 @@ class Matmul:
             self._into(b.swapaxes(-1, -2), a.swapaxes(-1, -2), c.swapaxes(-1, -2), accumulate)
             return None
         shared = np.may_share_memory(c, a) or np.may_share_memory(c, b)
-        fits = unit_columns(c) and not overlaps_itself(c)
+        fits = unit_columns(c) and not overlaps_itself(c.shape, c.strides, c.itemsize)
         if fits and c.flags.aligned and not shared:
             return self._run(a, b, c, accumulate)
         # The address of C decides neither the plan nor the bits of the result.

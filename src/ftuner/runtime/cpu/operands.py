@@ -172,14 +172,3 @@ def row_distances(views: Sequence[View]) -> tuple[int, ...] | None:
     distances = (view.layout.strides[0] * view.layout.dtype.itemsize for view in views)
     known = tuple(distance for distance in distances if isinstance(distance, int))
     return known if len(known) == len(views) else None
-
-
-def overlaps_itself(c: Array) -> bool:
-    """Whether two indices of an output may have one address, as in a broadcast view."""
-    span = c.itemsize
-    for extent, stride in sorted(zip(c.shape, c.strides, strict=True), key=lambda p: abs(p[1])):
-        if extent > 1:
-            if abs(stride) < span:
-                return True
-            span = abs(stride) * (extent - 1) + span
-    return False

@@ -54,9 +54,8 @@ class Runner(Protocol):
     session: CpuSession
     launch: Launcher
     pasts: Sequence[str]
+    threads: int
 
-    @property
-    def threads(self) -> int: ...
     def run(self, arrays: Sequence[Array]) -> list[Array]: ...
     def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]: ...
 

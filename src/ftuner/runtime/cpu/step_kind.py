@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from ftuner.codegen.llvm.native.records import Step as StepSlot
 from ftuner.codegen.llvm.objects.bundle import Bundle
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dim import Dim, Shape, static
-from ftuner.core.dtype import DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.frozen import dataclass
 from ftuner.cost.step import Machine, StepCost, estimate_of
@@ -33,7 +32,7 @@ from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.record_layout import RecordLayout
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.runtime.shared_weights import SharedWeights
-from ftuner.runtime.step_kinds import StepKinds
+from ftuner.runtime.step_kinds import CommonKind, S, StepKinds
 from ftuner.ukernels.cpu.library import Family, Library, LibraryName, Operands
 
 
@@ -64,7 +63,6 @@ def by_library(
     return {name: tuple(families) for name, families in found.items()}
 
 
-S = TypeVar("S", bound=Step)
 K = TypeVar("K", bound=KernelStep)
 Extents = Mapping[str, int]
 """The values of symbols."""
@@ -245,7 +243,7 @@ def no_cost(machine: Machine) -> StepCost:
     return StepCost(0, 0, 0, estimate_of(machine, 1, 0.0, 0.0, 0.0, ()))
 
 
-class StepKind(ABC, Generic[S]):
+class StepKind(CommonKind[S], ABC):
     """One kind of step. The module of a kind has one, `KIND`."""
 
     has_workspace: ClassVar[bool] = False
@@ -259,15 +257,6 @@ class StepKind(ABC, Generic[S]):
     ) -> RequiredFamilies | None:
         """The families of uKernels that the step may run at any extents; None if it runs none.
         `workers`: of a run."""
-        return None
-
-    def loops(self, step: S) -> Shape:
-        """The extents of loops that may have more iterations than the operands have elements;
-        binding refuses too many. Empty if the step has no such loops."""
-        return ()
-
-    def multiplied(self, step: S) -> DType | None:
-        """The element type of the matrices that the step multiplies; None if there are none."""
         return None
 
     def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> Bundle | None:
@@ -291,11 +280,6 @@ class StepKind(ABC, Generic[S]):
 
 KINDS = StepKinds[StepKind[Any]]("cpu")
 kind_of = KINDS.of
-
-
-def runs(kind: str, dtype: DType) -> bool:
-    """Whether there is a kind of step for a dtype."""
-    return KINDS.named(kind) is not None
 
 
 @dataclass(frozen=True)

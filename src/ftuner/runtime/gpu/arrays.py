@@ -12,6 +12,7 @@ import torch
 from ftuner.core.dtype import ADDRESSABLE_BYTES, GPU_DTYPES, DType
 from ftuner.core.gpu.tile import Multiply, common_alignment
 from ftuner.errors import AllocationError, DTypeError, OperandError
+from ftuner.runtime.ops.operands import overlaps_itself
 
 Tensor = torch.Tensor
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -72,7 +73,7 @@ def writable(value: object, name: str, device: torch.device) -> Tensor:
         OperandError: as for `as_tensor`, or two of its elements have one address.
     """
     found = as_tensor(value, name, device)
-    if _overlaps_itself(found):
+    if overlaps_itself(found.shape, found.stride()):
         raise OperandError(f"{name} has several elements at one address; clone it")
     return found
 
@@ -127,14 +128,6 @@ def multiply_of(dtype: DType, tf32: bool) -> Multiply:
     return "tf32" if tf32 else "float32"
 
 
-def same_dtype(first: Tensor, other: Tensor, name: str) -> None:
-    """Raises DTypeError unless both tensors have one dtype."""
-    if other.dtype != first.dtype:
-        raise DTypeError(
-            f"{name} has dtype {other.dtype}, the other operands {first.dtype}; convert one of them"
-        )
-
-
 def alignment(matrices: Sequence[Tensor]) -> int:
     """Returns the common alignment of addresses and strides of matrices, except that of the
     contiguous axis."""
@@ -170,13 +163,3 @@ def copied_bytes(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> int:
         for x, original in zip(tensors, originals, strict=True)
         if x.untyped_storage().data_ptr() != original.untyped_storage().data_ptr()
     )
-
-
-def _overlaps_itself(x: Tensor) -> bool:
-    """Whether two elements may have one address."""
-    reach = 0
-    for stride, extent in sorted((s, e) for s, e in zip(x.stride(), x.shape, strict=True) if e > 1):
-        if stride <= reach:
-            return True
-        reach += (extent - 1) * stride
-    return False

@@ -6,16 +6,17 @@ import torch
 
 from ftuner.core.attention_softmax import AttentionSoftmax
 from ftuner.core.dtype import FLOAT32
-from ftuner.errors import DTypeError, ShapeError
-from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, same_dtype, writable
+from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, writable
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.ops.attention_operands import (
     Extents,
+    check_attended,
     check_mask,
     checked_scale,
     extents_of,
     requests_of,
 )
+from ftuner.runtime.ops.operands import same_dtype
 from ftuner.schedules.attention.gpu_binding_launches import Attentions
 
 _SIMPLE = (type(None), bool, int, float)
@@ -52,13 +53,15 @@ class Attention:
         shown = None
         if mask is not None:
             shown = as_tensor(mask, "mask", device)
-            if shown.dtype != torch.bool:
-                same_dtype(tensors[0], shown, "mask")
-            check_mask(shown.shape, extents)
+            check_mask(shown, torch.bool, extents, tensors[0])
         requests = None
         if q_offsets is not None or k_offsets is not None:
             requests = requests_of(q_offsets, k_offsets, shown is not None, extents)
-        result = _result(out, extents, tensors[0])
+        if out is None:
+            result = torch.empty(extents.result, dtype=tensors[0].dtype, device=device)
+        else:
+            result = writable(out, "out", device)
+            check_attended(result, extents, tensors[0])
         if 0 in extents.result:
             return result
         read = [*tensors, *([shown] if shown is not None else [])]
@@ -87,18 +90,6 @@ def _is_simple(option: object) -> bool:
     if type(option) is tuple:
         return all(type(n) is int for n in option)
     return type(option) in _SIMPLE
-
-
-def _result(out: object | None, extents: Extents, q: Tensor) -> Tensor:
-    """Returns the tensor to write: `out` after checks, or a new one."""
-    if out is None:
-        return torch.empty(extents.result, dtype=q.dtype, device=q.device)
-    found = writable(out, "out", q.device)
-    if tuple(found.shape) != extents.result:
-        raise ShapeError(f"out is {tuple(found.shape)}; the result is {extents.result}")
-    if found.dtype != q.dtype:
-        raise DTypeError(f"out has dtype {found.dtype}, the operands {q.dtype}")
-    return found
 
 
 def _apart(x: Tensor, extents: Extents) -> Tensor:

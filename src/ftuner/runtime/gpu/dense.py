@@ -14,13 +14,13 @@ from ftuner.runtime.gpu.arrays import (
     copied_bytes,
     matrix_dtype,
     overlap,
-    same_dtype,
     writable,
 )
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.gpu.operands import alignment_of, order_of
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.ops.layer import BIAS, RESIDUAL, Activation, Layer
+from ftuner.runtime.ops.operands import same_dtype
 
 MAX_CALLS = 256
 """Calls that each layer keeps; see `CallCache`."""

@@ -7,9 +7,10 @@ may launch. Binding extents evaluates dims, plans, and makes a list of launches.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import combinations, islice, product
 from typing import Any, TypeVar
 
@@ -35,11 +36,17 @@ from ftuner.graph.steps import Lowered
 from ftuner.runtime.backend import Executable, Options
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor, allocated, allows_tf32
 from ftuner.runtime.gpu.launching import is_capturing
-from ftuner.runtime.gpu.program import Launch, Program
+from ftuner.runtime.gpu.program import Program
 from ftuner.runtime.gpu.ragged import BUFFER_BYTES, RaggedGraph, for_several
-from ftuner.runtime.gpu.ragged import Setting as BatchSetting
 from ftuner.runtime.gpu.session import GpuSession
-from ftuner.runtime.gpu.step_kind import Places, Setting, kind_of, nowhere, runs
+from ftuner.runtime.gpu.step_kind import (
+    KINDS,
+    CompiledStep,
+    Places,
+    Setting,
+    kind_of,
+    nowhere,
+)
 from ftuner.runtime.kept_memory import Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
@@ -80,46 +87,47 @@ class CompiledGraph(Executable):
         """
         if any(value.dtype.on_host for value in graph.inputs):
             raise UnsupportedOperatorError("strings and maps are computed on a CPU alone")
-        self._session = session
+        self.session = session
         self._tf32 = allows_tf32()
-        self._binding = Binding(graph)
+        self.binding = Binding(graph)
         graph = pad_channels(held_types(graph, options.held))(graph)
-        lowered = lower(graph, held_types(graph, options.held), runs)
+        lowered = lower(graph, held_types(graph, options.held), KINDS.runs)
         steps = tuple(kind_of(step).arranged(step) for step in lowered.steps)
         self.lowered = replace(lowered, steps=steps)
         for element in _expect_supported(self.lowered):
             session.library(element)
         self._dims = Dims()
         self._layouts = Layouts(self._dims)
-        self._constants = _moved_constants(self.lowered, session.device, options.shared)
+        self.constants = _moved_constants(self.lowered, session.device, options.shared)
+        self.weights_bytes = sum(x.nbytes for x in self.constants.values())
         setting = Setting(session, self._tf32, self._dims, self._layouts)
-        self._steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
+        self.steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
         lifetimes = self.lowered.lifetimes()
         self._lifetimes = [Lifetime(*stages) for stages in lifetimes.values()]
-        self._sizes = {b: self._dims.number(b.elements) for b in lifetimes}
-        self._outputs = [
+        self.sizes = {b: self._dims.number(b.elements) for b in lifetimes}
+        """The numbers of the dims that count the elements of buffers of the arena."""
+        self.outputs = [
             (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
             for v in self.lowered.outputs
         ]
+        """Numbers of the dims of each, and its dtype."""
         self._extents = picked(
-            {*self._sizes.values(), *(n for shape, _ in self._outputs for n in shape)}
+            {*self.sizes.values(), *(n for shape, _ in self.outputs for n in shape)}
         )
         steps = self.lowered.steps
         self._loops = picked(loops_of((kind_of(step).loops(step) for step in steps), self._dims))
-        self._evaluate = self._dims.compiled(self._binding.names)
-        self._ragged = ragged_steps(self.lowered)
-        sources = [source for step in self._steps for source in step.sources]
+        self.evaluate = self._dims.compiled(self.binding.names)
+        """Gives the values of all dims for those of the symbols."""
+        sources = [source for step in self.steps for source in step.sources]
         session.kernels.prepare([*sources, *self._rehearsed()], options.progress)
-        self._checks = [step.checks for step in self._steps if step.checks]
-        self._status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
+        self._checks = [step.checks for step in self.steps if step.checks]
+        self.status = torch.zeros(len(self._checks), dtype=torch.int32, device=session.device)
         """A status word for each nest with checks: 0, or the number of the check that failed."""
         self._programs: RecentlyUsed[tuple[tuple[int, ...], ...], Program] = RecentlyUsed(
             MAX_LAUNCHES,
             size=lambda program: max(program.launches, 1),
             forgotten=lambda program: _retire(session.device, program.memory),
         )
-        self.recording = True
-        """Whether programs of shapes that repeat are recorded. Recorded programs stay so."""
         self._recorder = session.recorder()
         self._arena = torch.empty(0, dtype=torch.uint8, device=session.device)
         self._stream: Any = None
@@ -146,8 +154,8 @@ class CompiledGraph(Executable):
         for shapes in cases:
             dtypes = [TORCH_DTYPES[buffer.dtype.name] for buffer in inputs]
             pairs = zip(shapes, dtypes, strict=True)
-            zeros = [torch.zeros(*x, dtype=t, device=self._session.device) for x, t in pairs]
-            runs = self._session.hardware.tuning.recorded_run if self.recording else 1
+            zeros = [torch.zeros(*x, dtype=t, device=self.session.device) for x, t in pairs]
+            runs = self.session.hardware.tuning.recorded_run if self.recording else 1
             try:
                 for _ in range(runs):
                     self.run(zeros)
@@ -155,23 +163,14 @@ class CompiledGraph(Executable):
                 refused.append(str(error))
         return refused
 
-    @property
-    def threads(self) -> int:
-        return 1
-
-    def record(self, wanted: bool) -> None:
-        self.recording = wanted
+    threads = 1
 
     def timed(self, arrays: Sequence[Tensor]) -> tuple[list[Tensor], list[float]]:
         with self._lock:
             found = self._uncaptured(arrays).timed(arrays)
             if self._checks:
-                _raise_status(self._status, self._checks)
+                _raise_status(self.status, self._checks)
         return found
-
-    @property
-    def weights_bytes(self) -> int:
-        return sum(x.nbytes for x in self._constants.values())
 
     def memory(self, arrays: Sequence[Tensor]) -> Memory:
         with self._lock:
@@ -183,7 +182,7 @@ class CompiledGraph(Executable):
         Raises:
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        if is_capturing(self._session.device):
+        if is_capturing(self.session.device):
             raise UnsupportedKernelError(
                 "the steps of a model cannot be measured while a CUDA graph is captured"
             )
@@ -202,73 +201,45 @@ class CompiledGraph(Executable):
             IndexRangeError: an index in the data that is out of range.
         """
         with self._lock:
-            if is_capturing(self._session.device):
+            if is_capturing(self.session.device):
                 return self._bind(_shapes(arrays)).run(arrays)
-            self._follow()
-            return self._checked(partial(self._launched, arrays))
+            return self._checked(partial(self.launched, arrays))
 
     def _checked(self, launch: Callable[[], T]) -> T:
         """Returns what `launch` does, which is all that writes to status words meanwhile."""
+        self._follow()
         try:
             found = launch()
         except BaseException:
             # Launches before the error may have found an index, of which no later run is to hear.
-            self._status.zero_()
+            self.status.zero_()
             raise
         if self._checks:
-            _raise_status(self._status, self._checks)
+            _raise_status(self.status, self._checks)
         return found
 
-    def _launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+    def launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
+        """As `run`, with errors of indices left in the status words."""
         program = self._program(_shapes(arrays))
         if self.recording and self._recorder.usable and program.is_due(arrays):
             self._record(program, arrays)
         return program.run(arrays)
 
-    @cached_property
-    def _batches(self) -> RaggedGraph | None:
-        return self._batches_of(self._ragged)
-
-    @cached_property
-    def _roughly(self) -> RaggedGraph | None:
-        """The same up to rounding: products by fewer rows of each request run together, too."""
-        found = ragged_steps(self.lowered, exact=False)
-        return self._batches if found == self._ragged else self._batches_of(found)
-
-    def _batches_of(self, found: RaggedSteps | None) -> RaggedGraph | None:
-        if found is None:
-            return None
-        setting = BatchSetting(
-            self._session, self._binding, self._evaluate, lambda symbols: self._values(symbols)[0],
-            self._sizes, self._constants, self._outputs,
-            [word.unsqueeze(0) for word in self._status.unbind()],
-        )  # fmt: skip
-        return RaggedGraph(setting, self.lowered, self._steps, found)
-
-    @property
-    def ragged(self) -> RaggedSteps | None:
-        return self._ragged
-
-    @property
-    def rows_together(self) -> int:
-        return 0 if self._batches is None else self._batches.room
-
-    def rows(self, arrays: Sequence[Tensor]) -> int:
-        return 0 if self._batches is None else self._batches.size(arrays)
+    def _batches_by(self, found: RaggedSteps | None) -> RaggedGraph | None:
+        return None if found is None else RaggedGraph(weakref.proxy(self), found)
 
     def run_batch(self, batch: Sequence[Sequence[Tensor]], exact: bool) -> list[list[Tensor]]:
-        found = self._batches if exact else self._roughly or self._batches
-        if found is None or len(batch) < 2 or is_capturing(self._session.device):
-            return super().run_batch(batch, exact)
+        found = self._joined(batch, exact)
+        if found is None or is_capturing(self.session.device):
+            return [*map(self.run, batch)]
         with self._lock:
-            self._follow()
-            return self._checked(partial(found.run, batch, exact, self._launched))
+            return self._checked(partial(found.run, batch, exact))
 
     def _follow(self) -> None:
         """Makes the current stream wait for that of the previous run, which used the arena."""
-        if self._session.device.type != "cuda":
+        if self.session.device.type != "cuda":
             return
-        stream = torch.cuda.current_stream(self._session.device)
+        stream = torch.cuda.current_stream(self.session.device)
         if self._stream != stream:
             stream.wait_stream(self._stream)
         self._stream = stream
@@ -282,7 +253,7 @@ class CompiledGraph(Executable):
 
     def _record(self, program: Program, arrays: Sequence[Tensor]) -> None:
         """Records a program, and forgets the oldest recordings if memory is short."""
-        hardware = self._session.hardware
+        hardware = self.session.hardware
         room = int(hardware.tuning.recorded_share_of_dram * hardware.dram_bytes)
         room -= program.bytes_to_keep(arrays)
         if room < 0:
@@ -293,7 +264,7 @@ class CompiledGraph(Executable):
             if kept <= room:
                 break
             kept -= oldest.kept_bytes
-            _retire(self._session.device, oldest.memory)
+            _retire(self.session.device, oldest.memory)
             oldest.forget()
         try:
             program.record(arrays, self._recorder)
@@ -307,42 +278,43 @@ class CompiledGraph(Executable):
             ShapeError: extents contradict the graph, are negative or are divided by zero.
             AllocationError: the device does not have the memory.
         """
-        values, outputs = self._values(self._binding(shapes))
+        values, outputs = self.values(self.binding(shapes))
         memory, arena_bytes = self._places(values)
-        words = iter(self._status.unbind())
-        launches: list[Launch | None] = []
-        for step in self._steps:
-            word = next(words).unsqueeze(0) if step.checks else None
-            launches.append(step.bind(values, memory, word))
-        session = self._session
+        launches = [step.bind(values, memory, word) for step, word in self.steps_with_words()]
+        session = self.session
         return Program(
             launches, outputs, session.device, session.hardware, session.scratch, arena_bytes
         )
 
-    def _values(self, symbols: Sequence[int]) -> tuple[list[int], Outputs]:
+    def values(self, symbols: Sequence[int]) -> tuple[list[int], Outputs]:
         """Returns the values of all dims, and shapes and dtypes of outputs; raises as `_bind`."""
-        values = evaluated(self._evaluate, symbols, self._extents)
-        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self._outputs])
+        values = evaluated(self.evaluate, symbols, self._extents)
+        outputs = tuple([(tuple([values[n] for n in s]), dtype) for s, dtype in self.outputs])
         addressable(values, outputs, self._loops)
         return values, outputs
+
+    def steps_with_words(self) -> list[tuple[CompiledStep, Tensor | None]]:
+        """Returns each step with the status word that its checks write to."""
+        words = iter(self.status.unbind())
+        return [(step, next(words).unsqueeze(0) if step.checks else None) for step in self.steps]
 
     def _places(self, values: Sequence[int]) -> tuple[Places, int]:
         """Returns a place for each buffer, and the bytes that all take of the arena. Buffers of the
         arena share memory only if no step needs both."""
         sizes = []
-        for buffer, number in self._sizes.items():
+        for buffer, number in self.sizes.items():
             size = max(values[number], 1) * buffer.dtype.itemsize
             sizes.append(-(-size // BUFFER_BYTES) * BUFFER_BYTES)
         found, total = first_fit(self._lifetimes, sizes)
-        offsets = dict(zip(self._sizes, found, strict=True))
+        offsets = dict(zip(self.sizes, found, strict=True))
         arena, inputs = self._room(total), len(self.lowered.inputs)
 
         def memory(buffer: Buffer) -> Tensor | int:
             if buffer.is_constant:
-                return self._constants[buffer]
+                return self.constants[buffer]
             if buffer.kind in ("input", "output"):
                 return buffer.number + (inputs if buffer.kind == "output" else 0)
-            size = max(values[self._sizes[buffer]], 1) * buffer.dtype.itemsize
+            size = max(values[self.sizes[buffer]], 1) * buffer.dtype.itemsize
             part = arena[offsets[buffer] : offsets[buffer] + size]
             return part.view(TORCH_DTYPES[buffer.dtype.name])
 
@@ -350,7 +322,7 @@ class CompiledGraph(Executable):
 
     def _room(self, size: int) -> Tensor:
         """Returns the arena, of at least `size` bytes; a new one while a CUDA graph is captured."""
-        device = self._session.device
+        device = self.session.device
         if is_capturing(device):
             return allocated((size,), torch.uint8, device)
         if size > self._arena.numel():
@@ -359,7 +331,7 @@ class CompiledGraph(Executable):
 
     def _replace_arena(self, size: int) -> None:
         # Bound programs are dropped first: there may not be memory for both arenas.
-        device = self._session.device
+        device = self.session.device
         self._programs.clear()
         _retire(device, [self._arena])
         self._arena = torch.empty(0, dtype=torch.uint8, device=device)
@@ -369,11 +341,12 @@ class CompiledGraph(Executable):
         """Returns the kernels that products and attention may launch, also for the requests of a
         batch, found at extents of each kind."""
         found: dict[Source, None] = {}
-        several = for_several(self._steps, self.lowered, self._ragged) if self._ragged else {}
-        for symbols in islice(_kinds(len(self._binding.names)), MAX_REHEARSALS):
+        ragged = ragged_steps(self.lowered)
+        several = for_several(self.steps, self.lowered, ragged) if ragged else {}
+        for symbols in islice(_kinds(len(self.binding.names)), MAX_REHEARSALS):
             try:
-                values = evaluated(self._evaluate, symbols, self._extents)
-                bound = [step.rehearsal(values, nowhere) for step in self._steps]
+                values = evaluated(self.evaluate, symbols, self._extents)
+                bound = [step.rehearsal(values, nowhere) for step in self.steps]
             except ShapeError:
                 # These extents contradict each other.
                 continue

@@ -34,13 +34,12 @@ from ftuner.runtime.gpu.arrays import (
     as_tensor,
     matrix_dtype,
     multiply_of,
-    same_dtype,
     writable,
 )
 from ftuner.runtime.gpu.kernels import Kernel, Kernels
 from ftuner.runtime.gpu.launching import is_capturing
 from ftuner.runtime.gpu.operands import lying
-from ftuner.runtime.ops.operands import Groups, crossing, product_extents
+from ftuner.runtime.ops.operands import Groups, crossing, product_extents, same_dtype
 from ftuner.ukernels.gpu.library import GpuLibrary
 
 

@@ -8,11 +8,11 @@ import torch
 
 from ftuner.core.expr import ACCUMULATOR, BEFORE, Expr
 from ftuner.errors import ShapeError
-from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, same_dtype, writable
+from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, writable
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.gpu.kernels import BoundKernel
 from ftuner.runtime.gpu.products import Products
-from ftuner.runtime.ops.operands import check_out, product_shapes
+from ftuner.runtime.ops.operands import check_out, product_shapes, same_dtype
 
 ACCUMULATED: Expr = ACCUMULATOR + BEFORE
 

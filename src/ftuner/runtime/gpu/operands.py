@@ -218,7 +218,7 @@ def arranged(
     a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None,
     window: BoundWindow | None,
 ) -> ProductOperands:  # fmt: skip
-    """Returns the operands of `Products.run`. A matrix that is contiguous along neither axis is
+    """Returns the operands of `Products.launch`. A matrix that is contiguous along neither axis is
     copied; a batch of rows by one matrix is one product, if strides allow it."""
     tf32 = allows_tf32() if tf32 is None else tf32
     if a.shape[-1] == 0 and window is None:

@@ -41,7 +41,7 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_dtype, multiply_of
-from ftuner.runtime.gpu.call_cache import MAX_CALLS, CallCache, call_key
+from ftuner.runtime.gpu.call_cache import MAX_CALLS
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (
     BoundWindow,
@@ -114,7 +114,6 @@ class Products:
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
         """By the layout of operands."""
         self._packing = Packing(library)
-        self._cache = CallCache()
         self._scratch = scratch
         self._written: dict[_Like, dict[ProductKernel, Source]] = {}
         """The sources of a key: a model asks for the same ones at all extents of its rehearsals."""
@@ -154,8 +153,8 @@ class Products:
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool, window: BoundWindow | None = None,
     ) -> list[Source]:  # fmt: skip
-        """Returns what `run` may launch for operands of these layouts, which may have no data, and
-        for others of any alignment unless these are aligned."""
+        """Returns what `launch` may launch for operands of these layouts, which may have no data,
+        and for others of any alignment unless these are aligned."""
         like = self._like(arranged(a, b, c, operands, tf32, window), epilogue)
         classes = [like.alignment]
         if like.alignment < ALIGNMENT_BYTES:
@@ -164,19 +163,6 @@ class Products:
         for bytes_ in classes:
             found.update(dict.fromkeys(self._sources(like._replace(alignment=bytes_)).values()))
         return list(found)
-
-    def run(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
-        operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
-        window: BoundWindow | None = None,
-    ) -> None:  # fmt: skip
-        """`c = epilogue(a @ b, **operands)`, on the current stream; arguments as of `launch`."""
-        given = operands or {}
-        tensors = (a, b, *given.values(), c)
-        key = call_key((epilogue, *given, tf32, window), tensors)
-        if self._cache.again(key, c) is None:
-            launches = self.launch(a, b, c, epilogue, given, tf32, window)
-            self._cache.keep(key, tensors, c, launches)
 
     def launch(
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
@@ -213,9 +199,9 @@ class Products:
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool, window: BoundWindow | None = None,
     ) -> tuple[ProductKernel, int, int] | None:  # fmt: skip
-        """Returns what decides the order of the sums of `run` for operands of these layouts, which
-        may have no data: the kernel, the parts of k, and k with the zeros that copies have. None if
-        rows of the two bands have different instructions."""
+        """Returns what decides the order of the sums of `launch` for operands of these layouts,
+        which may have no data: the kernel, the parts of k, and k with the zeros that copies have.
+        None if rows of the two bands have different instructions."""
         found = self._packed(arranged(a, b, c, operands, tf32, window))
         plan = self._call(found, epilogue).plan
         kernel, hardware = plan.kernel, self._library(matrix_dtype(a, "a"), found.multiply).hardware
@@ -231,7 +217,7 @@ class Products:
         self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
         tf32: bool, window: BoundWindow | None = None,
     ) -> int:  # fmt: skip
-        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
+        """Returns the bytes that `launch` allocates: copies of operands, and one launch's partial
         sums."""
         found = self._packed(arranged(a, b, c, operands, tf32, window))
         copies = copied_bytes([found.a, found.b], [a, b])

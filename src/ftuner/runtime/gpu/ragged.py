@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, groupby, islice
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 
@@ -29,6 +29,7 @@ from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.gpu.step_kind import Alike, CompiledStep, Together
 from ftuner.runtime.grouping import Orders, groups
 from ftuner.runtime.shapes.binding import Binding
+from ftuner.runtime.shapes.evaluation import Outputs
 from ftuner.runtime.shapes.layout import Lifetime, first_fit
 
 BUFFER_BYTES = 256
@@ -38,25 +39,23 @@ MAX_LAUNCHES = 1 << 16
 ROWS_PER_MULTIPROCESSOR = 128
 """Derived: a product with as many rows for each multiprocessor has a tile of the tallest for each,
 even if it has one column of tiles."""
-Shape = tuple[int, ...]
 
 
-class Setting(NamedTuple):
-    """What a graph has that its batches share."""
+class Runner(Protocol):
+    """A compiled graph, as `CompiledGraph`."""
 
     session: GpuSession
     binding: Binding
-    evaluate: Callable[[Sequence[int]], list[int]]
-    """Gives the values of all dims for those of the symbols."""
-    checked: Callable[[Sequence[int]], list[int]]
-    """The same; raises as `CompiledGraph.run` for extents that a run cannot have."""
+    lowered: Lowered
+    steps: Sequence[CompiledStep]
     sizes: Mapping[Buffer, int]
-    """The numbers of the dims that count the elements of buffers of the arena."""
     constants: Mapping[Buffer, Tensor]
-    outputs: Sequence[tuple[Shape, torch.dtype]]
-    """Numbers of the dims of each, and its dtype."""
-    words: Sequence[Tensor]
-    """Of each step with checks, the word that they write to."""
+    outputs: Sequence[tuple[Sequence[int], torch.dtype]]
+    evaluate: Callable[[Sequence[int]], list[int]]
+
+    def values(self, symbols: Sequence[int]) -> tuple[list[int], Outputs]: ...
+    def steps_with_words(self) -> list[tuple[CompiledStep, Tensor | None]]: ...
+    def launched(self, arrays: Sequence[Tensor]) -> list[Tensor]: ...
 
 
 class _Bound(NamedTuple):
@@ -77,7 +76,7 @@ class _Program:
     and all buffers of the arena that the steps access."""
 
     def __init__(
-        self, setting: Setting, lowered: Lowered,
+        self, graph: Runner, lowered: Lowered,
         steps: Sequence[tuple[CompiledStep, Tensor | None]],
         evaluate: Callable[[Sequence[int]], list[int]], elsewhere: frozenset[Buffer] = frozenset(),
         together: Mapping[int, Together] | None = None,
@@ -85,11 +84,11 @@ class _Program:
         """`lowered`: with the steps of the program; `elsewhere`: buffers that a run is given;
         `together`: steps that may be launched once for several requests, by number."""
         self.together = together or {}
-        self._setting, self._steps, self._evaluate = setting, steps, evaluate
+        self._graph, self._steps, self._evaluate = graph, steps, evaluate
         lifetimes = lowered.lifetimes()
-        self._first = len(lowered.inputs) + len(setting.outputs)
         self.inputs = len(lowered.inputs)
-        self.places = {b: place for place, b in enumerate(lifetimes, self._first)}
+        first = self.inputs + len(graph.outputs)
+        self.places = {b: place for place, b in enumerate(lifetimes, first)}
         self.own = [b for b in lifetimes if b not in elsewhere]
         self._lifetimes = [Lifetime(*lifetimes[b]) for b in self.own]
         self._known: RecentlyUsed[tuple[int, ...], _Bound] = RecentlyUsed(
@@ -115,15 +114,15 @@ class _Program:
         return tuple([step.order_of_sums(values) for step, _ in self._steps])
 
     def _bound(self, symbols: Sequence[int]) -> _Bound:
-        setting = self._setting
+        graph = self._graph
         values = self._evaluate(symbols)
-        elements = {b: max(values[setting.sizes[b]], 1) for b in self.places}
+        elements = {b: max(values[graph.sizes[b]], 1) for b in self.places}
         sizes = [-(-elements[b] * b.dtype.itemsize // BUFFER_BYTES) * BUFFER_BYTES
                  for b in self.own]  # fmt: skip
         offsets, arena_bytes = first_fit(self._lifetimes, sizes)
 
         def memory(buffer: Buffer) -> Tensor | int:
-            return setting.constants[buffer] if buffer.is_constant else self.place(buffer)
+            return graph.constants[buffer] if buffer.is_constant else self.place(buffer)
 
         launches = [step.bind(values, memory, word) for step, word in self._steps]
         alike = {number: step.alike(values) for number, step in self.together.items()}
@@ -160,18 +159,16 @@ class _RowProgram(NamedTuple):
 class RaggedGraph:
     """Runs batches of requests, on the current stream. Its caller has one run at a time."""
 
-    def __init__(
-        self, setting: Setting, lowered: Lowered, steps: Sequence[CompiledStep], found: RaggedSteps
-    ) -> None:
-        """`steps`: those of the graph; `found`: which of them are row-wise."""
-        self._setting, self.found = setting, found
-        together = for_several(steps, lowered, found)
+    def __init__(self, graph: Runner, found: RaggedSteps) -> None:
+        """`found`: the steps of the graph that are row-wise."""
+        self._graph, self.found = graph, found
+        lowered, binding = graph.lowered, graph.binding
+        together = for_several(graph.steps, lowered, found)
         # Between steps that are launched for one request after the other, one for all.
         found = replace(found, apart=frozenset(together))
         division = divide(lowered, found)
-        self._rows_of = compiled([rows.count for rows in found.rows], setting.binding.names)
-        words = iter(setting.words)
-        every = [(step, next(words) if step.checks else None) for step in steps]
+        self._rows_of = compiled([rows.count for rows in found.rows], binding.names)
+        every = graph.steps_with_words()
 
         def of_kind(kind: int | None) -> list[tuple[CompiledStep, Tensor | None]]:
             return [s for s, its in zip(every, found.kinds, strict=True) if its == kind]
@@ -180,15 +177,15 @@ class RaggedGraph:
         self._kept = division.kept
         others = [s for s, its in zip(lowered.steps, found.kinds, strict=True) if its is None]
         self._own = _Program(
-            setting, replace(lowered, steps=tuple(others)), of_kind(None), setting.checked,
-            frozenset((*shared, *division.kept)),
+            graph, replace(lowered, steps=tuple(others)), of_kind(None),
+            lambda symbols: graph.values(symbols)[0], frozenset((*shared, *division.kept)),
             {found.kinds[:n].count(None): step for n, step in together.items()},
         )  # fmt: skip
         self._programs = [
             _RowProgram(
-                _Program(setting, part.steps, of_kind(kind), setting.evaluate), part.inputs,
+                _Program(graph, part.steps, of_kind(kind), graph.evaluate), part.inputs,
                 rows.widths(part.shared), rows.widths(part.outputs),
-                setting.binding.counting(rows.count),
+                binding.counting(rows.count),
             )
             for kind, (part, rows) in enumerate(zip(division.parts, found.rows, strict=True))
         ]  # fmt: skip
@@ -206,24 +203,22 @@ class RaggedGraph:
     @property
     def room(self) -> int:
         """Rows that run together at most."""
-        return self._setting.session.hardware.multiprocessors * ROWS_PER_MULTIPROCESSOR
+        return self._graph.session.hardware.multiprocessors * ROWS_PER_MULTIPROCESSOR
 
     def size(self, arrays: Sequence[Tensor]) -> int:
         """The rows of a request; raises ShapeError as a run does."""
-        return int(self._rows_of(self._setting.binding([x.shape for x in arrays]))[0])
+        return int(self._rows_of(self._graph.binding([x.shape for x in arrays]))[0])
 
-    def run(
-        self, batch: Sequence[Sequence[Tensor]], exact: bool,
-        alone: Callable[[Sequence[Tensor]], list[Tensor]],
-    ) -> list[list[Tensor]]:  # fmt: skip
+    def run(self, batch: Sequence[Sequence[Tensor]], exact: bool) -> list[list[Tensor]]:
         """The outputs of each request, for tensors as `CompiledGraph.run` takes them. Outputs of
         requests that run together may be views of one tensor. `exact`: whether each has the bits
-        that it has alone; `alone`: runs a request.
+        that it has alone.
 
         Raises:
             As `CompiledGraph.run`, for any of the requests.
         """
-        symbols = [self._setting.binding([x.shape for x in arrays]) for arrays in batch]
+        alone = self._graph.launched
+        symbols = [self._graph.binding([x.shape for x in arrays]) for arrays in batch]
         rows = [self._rows_of(own) for own in symbols]
         results: list[list[Tensor]] = [[]] * len(batch)
         sizes = [int(own[0]) for own in rows]
@@ -274,8 +269,8 @@ class RaggedGraph:
     ) -> list[list[Tensor]]:  # fmt: skip
         """The outputs of requests with values of the symbols, and the rows of each kind. `exact`:
         as of `run`."""
-        setting, device = self._setting, self._setting.session.device
-        inputs, made = self._own.inputs, len(setting.outputs)
+        device = self._graph.session.device
+        inputs, made = self._own.inputs, len(self._graph.outputs)
         bound = [self._own.bound(own) for own in symbols]
         # Steps of one turn of a request access it, and the next turn is another request's.
         arena = allocated((max(b.arena_bytes for b in bound),), torch.uint8, device)
@@ -360,11 +355,11 @@ class RaggedGraph:
         return left
 
     def _outputs(self, symbols: Sequence[int]) -> list[Tensor]:
-        setting = self._setting
-        values = setting.evaluate(symbols)
+        graph = self._graph
+        values = graph.evaluate(symbols)
         return [
-            allocated([values[n] for n in shape], dtype, setting.session.device)
-            for shape, dtype in setting.outputs
+            allocated([values[n] for n in shape], dtype, graph.session.device)
+            for shape, dtype in graph.outputs
         ]
 
 

@@ -5,23 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
 from ftuner.codegen.triton.source import Source
-from ftuner.core.dim import Shape
-from ftuner.core.dtype import FLOAT32, DType
+from ftuner.core.dtype import FLOAT32
 from ftuner.graph.buffers import Buffer, View
 from ftuner.graph.ragged import Rows
-from ftuner.graph.steps import Step
 from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
 from ftuner.runtime.gpu.program import KernelLaunch, Launch
 from ftuner.runtime.gpu.scratch import Scratch
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
-from ftuner.runtime.step_kinds import StepKinds
+from ftuner.runtime.step_kinds import CommonKind, S, StepKinds
 
 MAX_LAUNCHED = 1 << 20
 """Programs of a launch: those beyond take several tiles each."""
@@ -100,9 +98,6 @@ class Operands(NamedTuple):
             offset = values[self.layouts.offsets[number]]
             found.append(BoundOperand(memory(view.buffer), strided.shape, strides, offset))
         return found
-
-
-S = TypeVar("S", bound=Step)
 
 
 class Setting(NamedTuple):
@@ -234,22 +229,8 @@ class CompiledStep(ABC):
         return None
 
 
-class StepKind(ABC, Generic[S]):
+class StepKind(CommonKind[S], ABC):
     """One kind of step. The module of a kind has one, `KIND`."""
-
-    def loops(self, step: S) -> Shape:
-        """The extents of loops that may have more iterations than the operands have elements;
-        binding refuses too many. Empty if the step has no such loops."""
-        return ()
-
-    def supports(self, dtype: DType) -> bool:
-        """Whether there are kernels for elements of a dtype. Lowering asks this of kinds that it
-        can do without."""
-        return True
-
-    def multiplied(self, step: S) -> DType | None:
-        """The element type of the matrices that the step multiplies; None if there are none."""
-        return None
 
     def arranged(self, step: S) -> S:
         """The step with its constants in the layout that kernels read."""
@@ -266,9 +247,3 @@ class StepKind(ABC, Generic[S]):
 
 KINDS = StepKinds[StepKind[Any]]("gpu")
 kind_of = KINDS.of
-
-
-def runs(kind: str, dtype: DType) -> bool:
-    """Whether there is a kind of step for a dtype."""
-    found = KINDS.named(kind)
-    return found is not None and found.supports(dtype)

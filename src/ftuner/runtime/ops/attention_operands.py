@@ -13,7 +13,7 @@ from ftuner.core.dtype import DType
 from ftuner.errors import ConfigurationError, DTypeError, OperandError, ShapeError
 from ftuner.graph.arrays import largest_finite
 from ftuner.runtime.cpu.arrays import as_array
-from ftuner.runtime.ops.operands import on_gpu
+from ftuner.runtime.ops.operands import Operand, on_gpu, same_dtype
 
 
 class Extents(NamedTuple):
@@ -92,10 +92,21 @@ def checked_scale(scale: float | None, depth: int, dtype: DType) -> float:
     return found
 
 
-def check_mask(shape: Sequence[int], extents: Extents) -> None:
-    """Raises ShapeError unless a mask broadcasts to the scores."""
+def check_attended(out: Operand, extents: Extents, q: Operand) -> None:
+    """Raises ShapeError or DTypeError unless the result can be written to `out`."""
+    if tuple(out.shape) != extents.result:
+        raise ShapeError(f"out is {tuple(out.shape)}; the result is {extents.result}")
+    if out.dtype != q.dtype:
+        raise DTypeError(f"out has dtype {out.dtype}, the operands {q.dtype}")
+
+
+def check_mask(mask: Operand, boolean: object, extents: Extents, q: Operand) -> None:
+    """Raises DTypeError or ShapeError unless a mask has the dtype `boolean` or that of q, and
+    broadcasts to the scores."""
+    if mask.dtype != boolean:
+        same_dtype(q, mask, "mask")
     scores = extents.scores
-    short = tuple(shape)
+    short = tuple(mask.shape)
     whole = (1,) * (len(scores) - len(short)) + short
     if len(whole) != len(scores) or any(
         n not in (1, full) for n, full in zip(whole, scores, strict=True)

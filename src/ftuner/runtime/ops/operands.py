@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, zip_longest
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -77,6 +78,26 @@ class Operand(Protocol):
 
     @property
     def dtype(self) -> Any: ...
+
+
+def same_dtype(first: Operand, other: Operand, name: str) -> None:
+    """Raises DTypeError unless both operands have one dtype."""
+    if other.dtype != first.dtype:
+        raise DTypeError(
+            f"{name} has dtype {other.dtype}, the other operands {first.dtype}; convert one of them"
+        )
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int], size: int = 1) -> bool:
+    """Whether two indices of an output may have one address, as in a broadcast view. `size`: of an
+    element, in units of the strides."""
+    span = size
+    for extent, stride in sorted(zip(shape, map(abs, strides), strict=True), key=itemgetter(1)):
+        if extent > 1:
+            if stride < span:
+                return True
+            span += stride * (extent - 1)
+    return False
 
 
 class ProductShapes(NamedTuple):

@@ -67,7 +67,7 @@ class BoundProduct(Rehearsal):
         return self._products.order_of_sums(*self._arguments(()))
 
     def _arguments(self, arrays: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The arguments of `Products.run`."""
+        """The arguments of `Products.launch`."""
         a, b, c = (x.tensor(arrays) for x in self._operands[:3])
         return a, b, c, self._epilogue, self._given(arrays), self._tf32
 
