@@ -32,7 +32,7 @@ from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.core.product import ReadWindow
 from ftuner.runtime.gpu.arrays import Tensor, matrix_dtype
 from ftuner.runtime.gpu.kernels import BoundKernel
-from ftuner.runtime.gpu.operands import bound_window, matrix_of
+from ftuner.runtime.gpu.operands import Product, bound_window, matrix_of
 from ftuner.schedules.depthwise.gpu_kernel import EVEN, depthwise_source
 from ftuner.schedules.depthwise.step import FEW_OF_GROUP
 
@@ -137,13 +137,14 @@ class Operands:
             rows, given = y.view(-1, groups, layer.cout // groups).transpose(0, 1), {}
             given = {"bias": self.bias}
             if set(layer.kernel) == {1} and layer.stride == groups == 1 and not layer.pad:
-                return products.launch(x.view(-1, layer.cin), b[0], rows[0], EPILOGUE, given)
+                flat = x.view(-1, layer.cin)
+                return products.launch(Product(flat, b[0], rows[0], EPILOGUE, given))
             window = bound_window(
                 x, ReadWindow(rank, own, math.prod(layer.kernel) / layer.stride**rank),
                 layer.kernel, strides, dilations, (layer.pad,) * rank, self.positions,
             )  # fmt: skip
             a = matrix_of(x, groups, own)
-            return products.launch(a, b, rows, EPILOGUE, given, window=window)
+            return products.launch(Product(a, b, rows, EPILOGUE, given, window=window))
 
         return run
 

@@ -258,7 +258,7 @@ def _all_plans(bench: Bench, multiply: Multiply, m: int, n: int, k: int) -> floa
     worst = 0.0
     for plan in plans(planner, ProductProblem(m, n, k)):
         (y,) = bench.copies(1, (m, n), multiply)
-        PlannedProducts(bench.backend, plan).run(a, b.mT, y)
+        Matmul(PlannedProducts(bench.backend, plan))(a, b.mT, y)
         error = error_of(y, a, b.mT, multiply, rows=m)
         if not error <= 1.0:
             raise ArithmeticError(f"{named(plan)} errs by {error:.3g} of what rounding explains")

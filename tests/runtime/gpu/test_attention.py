@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.runtime.cpu.attention_cases import expected_of
+from tests.runtime.gpu.test_matmul import DTYPES
 
 import ftuner
 from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import (
     ConfigurationError,
     DTypeError,
@@ -25,7 +24,7 @@ from ftuner.errors import (
     UnsupportedKernelError,
 )
 from ftuner.planner.gpu.plan import AttentionPlan
-from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.attention import Attention
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.schedules.attention import gpu_binding_launches as attentions_room
@@ -33,7 +32,6 @@ from ftuner.schedules.attention.gpu_binding_launches import MAX_CALLS, MAX_UPLOA
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""
-DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 EXTENTS = (
     # Batch, heads, heads of keys, rows, keys, depth, columns.
     ((), 1, 1, 1, 1, 1, 1), ((2,), 4, 2, 5, 9, 8, 16), ((3, 2), 6, 1, 1, 33, 16, 16),
@@ -340,41 +338,37 @@ def test_calls_like_some_before(h200: GpuBackend) -> None:
         assert torch.equal(attend(leaf, k, v), attend(q, k, v))
 
 
-def test_bad_input(h200: GpuBackend) -> None:
+Q, K, V = operands_of((2,), 4, 2, 5, 9, 8, 3)
+# Keys at one address.
+MANY = torch.zeros(8).expand(1, 2**31, 8)
+BAD: tuple[tuple[type[Exception], str, tuple[Any, ...], dict[str, Any]], ...] = (
+    (OperandError, "ndarray", (Q.numpy(), K, V), {}),
+    (OperandError, "meta", (Q, K.to("meta"), V), {}),
+    (OperandError, "gradient", (Q, K.clone().requires_grad_(), V), {}),
+    (DTypeError, "int32", (Q.int(), K, V), {}),
+    (DTypeError, "v has dtype", (Q, K, V.half()), {}),
+    (DTypeError, "mask", (Q, K, V, torch.ones(5, 9, dtype=torch.float16)), {}),
+    (ShapeError, "broadcast", (Q, K, V, torch.ones(4, 9, dtype=torch.bool)), {}),
+    (OperandError, "one address", (Q, K, V), {"out": torch.empty(1, 4, 5, 3).expand(2, 4, 5, 3)}),
+    (ShapeError, "out is", (Q, K, V), {"out": torch.empty(2, 4, 5, 4)}),
+    (DTypeError, "out has", (Q, K, V), {"out": torch.empty(2, 4, 5, 3, dtype=torch.float16)}),
+    (ShapeError, "0 to 256", (random(1, 2, 300), random(1, 3, 300), random(1, 3, 4)), {}),
+    (ShapeError, "from 0 to 5", (Q[0], K[0], V[0]), {"q_offsets": [0, 5]}),
+    *((ConfigurationError, "scale", (Q, K, V), {"scale": scale})
+      for scale in (1e300, -1e39, 10**400, (), ([],))),
+    (ShapeError, "2147483648 keys", (random(1, 2, 8), MANY, MANY), {}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "words", "given", "options"), BAD)
+def test_bad_input(
+    h200: GpuBackend, error: type[Exception], words: str, given: tuple[Any, ...],
+    options: dict[str, Any],
+) -> None:  # fmt: skip
     attend = Attention(h200.attentions)
-    q, k, v = operands_of((2,), 4, 2, 5, 9, 8, 3)
-    with pytest.raises(OperandError, match="ndarray"):
-        attend(q.numpy(), k, v)
-    with pytest.raises(OperandError, match="meta"):
-        attend(q, k.to("meta"), v)
-    with pytest.raises(OperandError, match="gradient"):
-        attend(q, k.clone().requires_grad_(), v)
-    with pytest.raises(DTypeError, match="int32"):
-        attend(q.int(), k, v)
-    with pytest.raises(DTypeError, match="v has dtype"):
-        attend(q, k, v.half())
-    with pytest.raises(DTypeError, match="mask"):
-        attend(q, k, v, torch.ones(5, 9, dtype=torch.float16))
-    with pytest.raises(ShapeError, match="broadcast"):
-        attend(q, k, v, torch.ones(4, 9, dtype=torch.bool))
-    with pytest.raises(OperandError, match="one address"):
-        attend(q, k, v, out=torch.empty(1, 4, 5, 3).expand(2, 4, 5, 3))
-    with pytest.raises(ShapeError, match="out is"):
-        attend(q, k, v, out=torch.empty(2, 4, 5, 4))
-    with pytest.raises(DTypeError, match="out has"):
-        attend(q, k, v, out=torch.empty(2, 4, 5, 3, dtype=torch.float16))
-    with pytest.raises(ShapeError, match="0 to 256"):
-        attend(random(1, 2, 300), random(1, 3, 300), random(1, 3, 4))
-    with pytest.raises(ShapeError, match="from 0 to 5"):
-        attend(q[0], k[0], v[0], q_offsets=[0, 5])
-    for scale in (1e300, -1e39, 10**400, (), ([],)):
-        with pytest.raises(ConfigurationError, match="scale"):
-            attend(q, k, v, scale=scale)
-    # Keys at one address.
-    many = torch.zeros(8).expand(1, 2**31, 8)
-    with pytest.raises(ShapeError, match="2147483648 keys"):
-        attend(random(1, 2, 8), many, many)
-    assert math.isfinite(float(attend(q, k, v).sum()))
+    with pytest.raises(error, match=words):
+        attend(*given, **options)
+    assert attend(Q, K, V).isfinite().all()
 
 
 def test_chips_that_cannot_multiply_so() -> None:

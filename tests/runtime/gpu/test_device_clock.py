@@ -27,6 +27,7 @@ from ftuner.runtime.gpu.calibration.device_clock import (
 )
 from ftuner.runtime.gpu.calibration.table import with_values
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial, planned
+from ftuner.runtime.gpu.operands import Product
 from ftuner.schedules.attention.gpu_plan import attention_planner
 
 
@@ -70,7 +71,7 @@ def test_products_by_a_given_plan(backend: GpuBackend, split_k: int) -> None:
     m, n, k = trial.plan.problem[:3]
     a, b = torch.randn(m, k).bfloat16(), torch.randn(n, k).bfloat16().mT
     c = torch.empty(m, n, dtype=torch.bfloat16)
-    launches = PlannedProducts(backend, trial.plan).launch(a, b, c, tf32=False)
+    launches = PlannedProducts(backend, trial.plan).launch(Product(a, b, c, tf32=False))
     assert launches is not None
     c.zero_()
     for bound in launches:

@@ -1,21 +1,21 @@
 """Grouped products of tensors, in the interpreter, against float64."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runtime.gpu.test_matmul import DTYPES, assert_product
 
 import ftuner
-from ftuner.core.dtype import GPU_DTYPES
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
-from ftuner.runtime.gpu.arrays import TORCH_DTYPES, Tensor
+from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
 from ftuner.runtime.ops.operands import matched
 
-DTYPES = [TORCH_DTYPES[name] for name in GPU_DTYPES]
 SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0), (17, 130, 64),
          (2, 0, 3), (97, 31, 8)]  # fmt: skip
 
@@ -51,16 +51,9 @@ def operands(
 
 
 def assert_products(found: Sequence[Tensor], a: Sequence[Tensor], b: Sequence[Tensor]) -> None:
-    """Each within the rounding of a dot product summed in float32, and of its result; the
-    interpreter cuts to bfloat16, where a GPU rounds."""
-    assert len(found) == len(a)
     for y, x, w in zip(found, a, b, strict=True):
-        wide_x, wide_w = x.double(), w.double()
-        expected, size = wide_x @ wide_w, wide_x.abs() @ wide_w.abs()
-        assert y.shape == expected.shape
+        assert_product(y, x, w)
         assert y.dtype == x.dtype
-        bound = x.shape[1] * 2.0**-23 * size + 2 * torch.finfo(y.dtype).eps * expected.abs() + 1e-30
-        assert ((y.double() - expected).abs() <= bound).all()
 
 
 @pytest.mark.each_value
@@ -218,35 +211,31 @@ def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuB
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
 
 
-def test_bad_operands(backend: GpuBackend) -> None:
-    a, b = operands([(4, 6, 5), (3, 6, 5)])
-    with pytest.raises(ShapeError, match="a has 2 matrices, b 1"):
-        multiply(backend, a, b[:1])
-    with pytest.raises(ShapeError, match="out has 1 matrices, a and b 2"):
-        multiply(backend, a, b, [torch.empty(4, 6)])
-    with pytest.raises(ShapeError, match=r"group 1: .* a has 5 columns, b 4 rows"):
-        multiply(backend, a, [b[0], b[1][:4]])
-    with pytest.raises(ShapeError, match=r"b\[1\] is \(5,\); expected a matrix"):
-        multiply(backend, a, [b[0], b[1][:, 0]])
-    with pytest.raises(ShapeError, match=r"out\[1\] is \(4, 6\); the product .* is \(3, 6\)"):
-        multiply(backend, a, b, [torch.empty(4, 6), torch.empty(4, 6)])
-    with pytest.raises(DTypeError, match=r"a\[0\] has dtype torch.int64"):
-        multiply(backend, [x.long() for x in a], [x.long() for x in b])
-    with pytest.raises(DTypeError, match=r"a\[1\] has dtype .* convert one"):
-        multiply(backend, [a[0], a[1].half()], b)
-    with pytest.raises(DTypeError, match=r"b\[0\] has dtype .* convert one"):
-        multiply(backend, a, [x.half() for x in b])
-    with pytest.raises(DTypeError, match=r"out\[0\] has dtype"):
-        multiply(backend, a, b, [torch.empty(4, 6).half(), torch.empty(3, 6)])
-    with pytest.raises(OperandError, match=r"b\[1\] is a ndarray"):
-        multiply(backend, a, [b[0], b[1].numpy()])
-    with pytest.raises(OperandError, match=r"a\[1\] is on meta"):
-        multiply(backend, [a[0], torch.empty(3, 5, device="meta")], b)
-    with pytest.raises(OperandError, match=r"a\[0\] needs a gradient"):
-        multiply(backend, [a[0].clone().requires_grad_(), a[1]], b)
-    with pytest.raises(OperandError, match=r"out\[1\] has several elements at one address"):
-        multiply(backend, a, b, [torch.empty(4, 6), torch.empty(1, 6).expand(3, 6)])
-    with pytest.raises(OperandError, match="a is a int; expected a sequence"):
-        multiply(backend, 3, b)
-    with pytest.raises(OperandError, match="b is a Tensor; expected a sequence"):
-        multiply(backend, a, torch.tensor(1.0))
+A, B = operands([(4, 6, 5), (3, 6, 5)])
+OUT = [torch.empty(4, 6), torch.empty(3, 6)]
+BAD: tuple[tuple[type[Exception], str, tuple[Any, ...]], ...] = (
+    (ShapeError, "a has 2 matrices, b 1", (A, B[:1])),
+    (ShapeError, "out has 1 matrices, a and b 2", (A, B, OUT[:1])),
+    (ShapeError, r"group 1: .* a has 5 columns, b 4 rows", (A, [B[0], B[1][:4]])),
+    (ShapeError, r"b\[1\] is \(5,\); expected a matrix", (A, [B[0], B[1][:, 0]])),
+    (ShapeError, r"out\[1\] is \(4, 6\); the product .* is \(3, 6\)", (A, B, [OUT[0], OUT[0]])),
+    (DTypeError, r"a\[0\] has dtype torch.int64", ([x.long() for x in A], [x.long() for x in B])),
+    (DTypeError, r"a\[1\] has dtype .* convert one", ([A[0], A[1].half()], B)),
+    (DTypeError, r"b\[0\] has dtype .* convert one", (A, [x.half() for x in B])),
+    (DTypeError, r"out\[0\] has dtype", (A, B, [OUT[0].half(), OUT[1]])),
+    (OperandError, r"b\[1\] is a ndarray", (A, [B[0], B[1].numpy()])),
+    (OperandError, r"a\[1\] is on meta", ([A[0], torch.empty(3, 5, device="meta")], B)),
+    (OperandError, r"a\[0\] needs a gradient", ([A[0].clone().requires_grad_(), A[1]], B)),
+    (OperandError, r"out\[1\] has several elements at one address",
+     (A, B, [OUT[0], torch.empty(1, 6).expand(3, 6)])),
+    (OperandError, "a is a int; expected a sequence", (3, B)),
+    (OperandError, "b is a Tensor; expected a sequence", (A, torch.tensor(1.0))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "words", "given"), BAD)
+def test_bad_operands(
+    backend: GpuBackend, error: type[Exception], words: str, given: tuple[Any, ...]
+) -> None:
+    with pytest.raises(error, match=words):
+        multiply(backend, *given)

@@ -64,5 +64,5 @@ def test_few_results_of_many_elements_are_reduced_by_several_programs() -> None:
     assert len(backend.kernels) == kernels
     (part,) = model.parts
     assert isinstance(part, CompiledGraph)
-    assert any(made.split for step in part._steps if isinstance(step, CompiledNest)
+    assert any(made.split for step in part.steps if isinstance(step, CompiledNest)
                for made in step._made)  # fmt: skip

@@ -15,6 +15,7 @@ from ftuner.core.gpu.tile import MOST_COUNTED
 from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.ops.attention_operands import Requests
 
 OVERFLOWING = 2**31
@@ -66,7 +67,7 @@ def multiply(
     backend: GpuBackend, batch: int, m: int, n: int, k: int, dtype: torch.dtype = torch.float16
 ) -> None:
     shapes = (batch, m, k), (batch, k, n), (batch, m, n)
-    backend.products.launch(*(given(*shape, dtype=dtype) for shape in shapes))
+    backend.products.launch(Product(*(given(*shape, dtype=dtype) for shape in shapes)))
 
 
 @pytest.mark.each_value

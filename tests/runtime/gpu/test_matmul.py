@@ -1,5 +1,7 @@
 """Products of tensors, in the interpreter, against float64."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -151,31 +153,27 @@ def test_tf32(matmul: Matmul, backend: GpuBackend) -> None:
     assert last.plan.kernel.multiply == "tf32"
 
 
-def test_bad_operands(matmul: Matmul) -> None:
-    a = random(4, 5)
-    with pytest.raises(ShapeError, match="a has 5 columns, b 4 rows"):
-        matmul(a, a)
-    with pytest.raises(ShapeError, match="do not broadcast"):
-        matmul(random(2, 4, 5), random(3, 5, 4))
-    with pytest.raises(ShapeError, match="a scalar is no matrix"):
-        matmul(a, torch.tensor(1.0))
-    with pytest.raises(ShapeError, match=r"out is \(4, 4\)"):
-        matmul(a, random(5, 6), torch.empty(4, 4))
-    with pytest.raises(ShapeError, match="needs an out"):
-        matmul(a, random(5, 6), None, accumulate=True)
-    with pytest.raises(DTypeError, match="int64"):
-        matmul(a.long(), a.long())
-    with pytest.raises(DTypeError, match="convert one of them"):
-        matmul(a, random(5, 6).half())
-    with pytest.raises(DTypeError, match="out has dtype"):
-        matmul(a, random(5, 6), torch.empty(4, 6, dtype=torch.float16))
-    with pytest.raises(OperandError, match="all of them are"):
-        matmul(a, a.numpy())
-    with pytest.raises(OperandError, match="move one"):
-        matmul(a, torch.empty(5, 6, device="meta"))
-    with pytest.raises(OperandError, match="detach it"):
-        matmul(a, random(5, 6).requires_grad_())
-    with pytest.raises(OperandError, match="one address"):
-        matmul(a, random(5, 6), torch.empty(1, 6).expand(4, 6))
-    with pytest.raises(OperandError, match="strided"):
-        matmul(a.to_sparse(), random(5, 6))
+A, B = random(4, 5), random(5, 6)
+BAD: tuple[tuple[type[Exception], str, tuple[Any, ...]], ...] = (
+    (ShapeError, "a has 5 columns, b 4 rows", (A, A)),
+    (ShapeError, "do not broadcast", (random(2, 4, 5), random(3, 5, 4))),
+    (ShapeError, "a scalar is no matrix", (A, torch.tensor(1.0))),
+    (ShapeError, r"out is \(4, 4\)", (A, B, torch.empty(4, 4))),
+    (ShapeError, "needs an out", (A, B, None, True)),
+    (DTypeError, "int64", (A.long(), A.long())),
+    (DTypeError, "convert one of them", (A, B.half())),
+    (DTypeError, "out has dtype", (A, B, torch.empty(4, 6, dtype=torch.float16))),
+    (OperandError, "all of them are", (A, A.numpy())),
+    (OperandError, "move one", (A, torch.empty(5, 6, device="meta"))),
+    (OperandError, "detach it", (A, random(5, 6).requires_grad_())),
+    (OperandError, "one address", (A, B, torch.empty(1, 6).expand(4, 6))),
+    (OperandError, "strided", (A.to_sparse(), B)),
+)
+
+
+@pytest.mark.parametrize(("error", "words", "given"), BAD)
+def test_bad_operands(
+    matmul: Matmul, error: type[Exception], words: str, given: tuple[Any, ...]
+) -> None:
+    with pytest.raises(error, match=words):
+        matmul(*given)

@@ -121,12 +121,12 @@ def test_models_share_constants(h200: GpuBackend) -> None:
     shared = SharedWeights()
     graph = encoder()
     models = [Model(graph, h200, Options(shared=shared)) for _ in range(2)]
-    kept = [list(part._constants.values()) for m in models for part in m.parts]
+    kept = [list(part.constants.values()) for m in models for part in m.parts]
     assert len(kept[0]) >= 3
     assert all(one is other for one, other in zip(*kept, strict=True))
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 9, 32)).astype(np.float32)}
     assert_close(models[1].run(feeds), reference(graph, feeds))
     # The operand of a product is another one in another dtype.
     (half,) = Model(graph, h200, Options(held=BFLOAT16, shared=shared)).parts
-    own = [x for x in half._constants.values() if all(x is not other for other in kept[0])]
+    own = [x for x in half.constants.values() if all(x is not other for other in kept[0])]
     assert [x.dtype for x in own] == [torch.bfloat16]

@@ -6,7 +6,7 @@ from tests.runtime.gpu.test_matmul import random
 
 from ftuner.runtime.gpu.arrays import alignment
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.operands import alignment_of, arranged, order_of
+from ftuner.runtime.gpu.operands import Product, alignment_of, arranged, order_of
 from ftuner.runtime.gpu.packing import packed
 
 
@@ -37,11 +37,11 @@ def test_products_of_copies(
     a, b = random(2, 19, 21), random(21, 18, seed=1)
     a, b = (x.mT.contiguous().mT if t else x for x, t in zip((a, b), turned, strict=True))
     c = torch.zeros(2, 19, 18)
-    assert products.launch(a, b, c) is None
+    assert products.launch(Product(a, b, c)) is None
     torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
     products._packing._copied.clear()
     monkeypatch.undo()
-    assert products.launch(a, b, c) is not None
+    assert products.launch(Product(a, b, c)) is not None
     products._packing._copied.clear()
 
 
@@ -50,7 +50,7 @@ def test_only_large_products_are_worth_copies(backend: GpuBackend) -> None:
     for m, n, k in ((5, 7, 9), (64, 64, 65), (777, 3001, 1001), (4095, 4095, 4095)):
         a, b = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((m, k), (k, n)))
         c = torch.empty(m, n, dtype=torch.bfloat16)
-        operands = arranged(a, b, c, {}, None, None)
+        operands = arranged(Product(a, b, c))
         copied = backend.products._packed(operands)
         found.append((copied.a is not a, copied.b is not b))
     assert found == [(False, False)] * 2 + [(True, True)] * 2
@@ -63,7 +63,7 @@ def test_each_operand_is_copied_by_its_own_address(h200: GpuBackend) -> None:
     c = torch.empty(512, 512).half()
     for offsets in ((1, 0), (0, 1), (1, 1)):
         a, b = at(512, 2048, offsets[0]), at(2048, 512, offsets[1])
-        found = h200.products._packed(arranged(a, b, c, {}, None, None))
+        found = h200.products._packed(arranged(Product(a, b, c)))
         assert (found.a is not a, found.b is not b) == tuple(map(bool, offsets))
         assert (alignment_of(found.a, -1), alignment_of(found.b, -2), found.both) == (16, 16, 16)
 
@@ -73,5 +73,5 @@ def test_columns_times_rows_are_copied_by_the_stride_that_kernels_read(h200: Gpu
     m = 16384
     a, b = (torch.empty(shape, device="meta").half() for shape in ((m, 33), (1, m)))
     c = torch.empty(m, m, device="meta").half()
-    found = h200.products._packed(arranged(a[:, :1], b, c, {}, None, None))
+    found = h200.products._packed(arranged(Product(a[:, :1], b, c)))
     assert (alignment_of(found.a, -1), alignment_of(found.b, -2), found.both) == (16, 16, 16)

@@ -2,15 +2,15 @@
 
 import torch
 
-from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.gpu.tile import ProductKernel
 from ftuner.runtime.gpu.backend import GpuBackend
+from ftuner.runtime.gpu.operands import Product
 
 
 def order(h200: GpuBackend, m: int, n: int, k: int) -> tuple[ProductKernel, int, int] | None:
     shapes = (m, k), (k, n), (m, n)
     a, b, c = (torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes)
-    return h200.products.order_of_sums(a, b, c, ACCUMULATOR, {}, tf32=False)
+    return h200.products.order_of_sums(Product(a, b, c, tf32=False))
 
 
 def test_it_is_that_of_copies(h200: GpuBackend) -> None:

@@ -38,10 +38,10 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     found = Counter[int]()
     run = Products.launch
 
-    def counted(self: Products, a: Any, b: Any, c: Any, *rest: Any) -> Any:
-        if b.dim() == 2:
-            found[c.numel() // c.shape[-1]] += 1
-        return run(self, a, b, c, *rest)
+    def counted(self: Products, product: Any) -> Any:
+        if product.b.dim() == 2:
+            found[product.c.numel() // product.c.shape[-1]] += 1
+        return run(self, product)
 
     monkeypatch.setattr(Products, "launch", counted)
     return found

@@ -17,7 +17,7 @@ from ftuner.runtime.gpu.arrays import (
     writable,
 )
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
-from ftuner.runtime.gpu.operands import alignment_of, order_of
+from ftuner.runtime.gpu.operands import Product, alignment_of, order_of
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.ops.layer import BIAS, RESIDUAL, Activation, Layer
 from ftuner.runtime.ops.operands import same_dtype
@@ -94,8 +94,8 @@ class Dense(Layer):
             if not in_place or any(overlap(result, y) for y in others):
                 target = torch.empty(shape, dtype=given.dtype, device=device)
             matrix = target.view(count, self.out_features)
-            weight = self._weight.mT
-            launches = self._products.launch(rows, weight, matrix, self.epilogue, extra)
+            product = Product(rows, self._weight.mT, matrix, self.epilogue, extra)
+            launches = self._products.launch(product)
             if target is not result:
                 result.copy_(target)
             elif not copied_bytes(others, originals):

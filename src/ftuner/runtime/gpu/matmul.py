@@ -11,6 +11,7 @@ from ftuner.errors import ShapeError
 from ftuner.runtime.gpu.arrays import Tensor, as_tensor, matrix_dtype, overlap, writable
 from ftuner.runtime.gpu.call_cache import CallCache, call_key
 from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.ops.operands import check_out, product_shapes, same_dtype
 
@@ -72,5 +73,5 @@ class Matmul:
             c.copy_(whole)
             return None
         if accumulate:
-            return self._products.launch(a, b, c, ACCUMULATED, {BEFORE.name: c})
-        return self._products.launch(a, b, c)
+            return self._products.launch(Product(a, b, c, ACCUMULATED, {BEFORE.name: c}))
+        return self._products.launch(Product(a, b, c))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ftuner.core.dtype import DType
+from ftuner.core.expr import ACCUMULATOR, Expr
 from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.tile import (
     ALIGNMENT_BYTES,
@@ -185,6 +186,25 @@ def moved(x: Tensor, elements: int) -> Tensor:
     return x.as_strided((1,), (1,), x.storage_offset() + elements)
 
 
+class Product(NamedTuple):
+    """`c = epilogue(a @ b, **given)`. Where nothing is launched, tensors may have no data."""
+
+    a: Tensor
+    """`(..., m, k)`, broadcast to the batch axes of c."""
+    b: Tensor
+    """`(..., k, n)`, broadcast in the same way."""
+    c: Tensor
+    """`(..., m, n)`, not empty; its last axis is contiguous, and it overlaps no operand."""
+    epilogue: Expr = ACCUMULATOR
+    given: Mapping[str, Tensor] = {}
+    """Operands of the epilogue by name: like c, or `(n,)` or `(m,)`, all of the same dtype or all
+    float32."""
+    tf32: bool | None = None
+    """Whether float32 may be multiplied as tf32; by default as torch says."""
+    window: BoundWindow | None = None
+    """The window that A is read through, if it is."""
+
+
 class ProductOperands(NamedTuple):
     """Operands in a layout that kernels read."""
 
@@ -214,12 +234,10 @@ class ProductOperands(NamedTuple):
         return [self.a, self.b, self.c, *(x for x in self.given.values() if x.dim() > 1)]
 
 
-def arranged(
-    a: Tensor, b: Tensor, c: Tensor, given: Mapping[str, Tensor], tf32: bool | None,
-    window: BoundWindow | None,
-) -> ProductOperands:  # fmt: skip
-    """Returns the operands of `Products.launch`. A matrix that is contiguous along neither axis is
+def arranged(product: Product) -> ProductOperands:
+    """Returns operands that kernels read. A matrix that is contiguous along neither axis is
     copied; a batch of rows by one matrix is one product, if strides allow it."""
+    a, b, c, _, given, tf32, window = product
     tf32 = allows_tf32() if tf32 is None else tf32
     if a.shape[-1] == 0 and window is None:
         a, b = _zeros(a, -1), _zeros(b, -2)

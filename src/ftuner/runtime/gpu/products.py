@@ -44,7 +44,7 @@ from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_
 from ftuner.runtime.gpu.call_cache import MAX_CALLS
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (
-    BoundWindow,
+    Product,
     ProductOperands,
     alignment_of,
     arranged,
@@ -149,13 +149,10 @@ class Products:
         for found, c_aligned in product({both, ALIGNMENT_BYTES}, rest):
             self._prepare(_Like(dtype, multiply, "k", order, found, c_aligned, epilogue))
 
-    def wanted(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool, window: BoundWindow | None = None,
-    ) -> list[Source]:  # fmt: skip
-        """Returns what `launch` may launch for operands of these layouts, which may have no data,
-        and for others of any alignment unless these are aligned."""
-        like = self._like(arranged(a, b, c, operands, tf32, window), epilogue)
+    def wanted(self, product: Product) -> list[Source]:
+        """Returns what `launch` may launch for operands of these layouts, and for others of any
+        alignment unless these are aligned."""
+        like = self._like(arranged(product), product.epilogue)
         classes = [like.alignment]
         if like.alignment < ALIGNMENT_BYTES:
             classes = _classes(like.dtype)
@@ -164,20 +161,8 @@ class Products:
             found.update(dict.fromkeys(self._sources(like._replace(alignment=bytes_)).values()))
         return list(found)
 
-    def launch(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr = ACCUMULATOR,
-        operands: Mapping[str, Tensor] | None = None, tf32: bool | None = None,
-        window: BoundWindow | None = None,
-    ) -> Sequence[BoundKernel] | None:  # fmt: skip
-        """`c = epilogue(a @ b, **operands)`, on the current stream.
-
-        Args:
-            a, b: `(..., m, k)` and `(..., k, n)`, broadcast to the batch axes of c.
-            c: `(..., m, n)`, not empty; its last axis is contiguous, and it overlaps no operand.
-            operands: operands of the epilogue by name: like c, or `(n,)` or `(m,)`, all of the same
-                dtype or all float32.
-            tf32: whether float32 may be multiplied as tf32; by default as torch says.
-            window: the window that A is read through, if it is; see `runtime.gpu.operands`.
+    def launch(self, product: Product) -> Sequence[BoundKernel] | None:
+        """Computes a product on the current stream.
 
         Returns:
             The launches, valid for all tensors of the same layout at the same addresses; None if an
@@ -187,24 +172,22 @@ class Products:
             ShapeError: more than `MOST_COUNTED` rows, columns, elements of a sum, matrices of a
                 batch, tiles, or parts of these.
         """
-        found = self._packed(arranged(a, b, c, operands or {}, tf32, window))
-        call = self._call(found, epilogue)
+        found = self._packed(arranged(product))
+        call = self._call(found, product.epilogue)
         launches = [self._bound(call, found, offsets) for offsets in call.offsets]
         for bound in launches:
             bound.launch()
-        in_place = found.a.data_ptr() == a.data_ptr() and found.b.data_ptr() == b.data_ptr()
-        return launches if in_place else None
+        pairs = (found.a, product.a), (found.b, product.b)
+        return launches if all(x.data_ptr() == y.data_ptr() for x, y in pairs) else None
 
-    def order_of_sums(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool, window: BoundWindow | None = None,
-    ) -> tuple[ProductKernel, int, int] | None:  # fmt: skip
-        """Returns what decides the order of the sums of `launch` for operands of these layouts,
-        which may have no data: the kernel, the parts of k, and k with the zeros that copies have.
-        None if rows of the two bands have different instructions."""
-        found = self._packed(arranged(a, b, c, operands, tf32, window))
-        plan = self._call(found, epilogue).plan
-        kernel, hardware = plan.kernel, self._library(matrix_dtype(a, "a"), found.multiply).hardware
+    def order_of_sums(self, product: Product) -> tuple[ProductKernel, int, int] | None:
+        """Returns what decides the order of the sums of `launch` for operands of these layouts: the
+        kernel, the parts of k, and k with the zeros that copies have. None if rows of the two bands
+        have different instructions."""
+        found = self._packed(arranged(product))
+        plan = self._call(found, product.epilogue).plan
+        kernel, dtype = plan.kernel, matrix_dtype(product.a, "a")
+        hardware = self._library(dtype, found.multiply).hardware
         used = {instruction_of(hardware, tile, kernel.multiply) for tile in kernel.tiles}
         return (kernel, plan.split_k, plan.problem.k) if len(used) == 1 else None
 
@@ -213,15 +196,13 @@ class Products:
         """Plans and kernels of the layouts of operands that are kept."""
         return self._calls.values()
 
-    def workspace_bytes(
-        self, a: Tensor, b: Tensor, c: Tensor, epilogue: Expr, operands: Mapping[str, Tensor],
-        tf32: bool, window: BoundWindow | None = None,
-    ) -> int:  # fmt: skip
+    def workspace_bytes(self, product: Product) -> int:
         """Returns the bytes that `launch` allocates: copies of operands, and one launch's partial
         sums."""
-        found = self._packed(arranged(a, b, c, operands, tf32, window))
-        copies = copied_bytes([found.a, found.b], [a, b])
-        return copies + FLOAT32.itemsize * _workspace_elements(self._call(found, epilogue).plan)
+        found = self._packed(arranged(product))
+        copies = copied_bytes([found.a, found.b], [product.a, product.b])
+        plan = self._call(found, product.epilogue).plan
+        return copies + FLOAT32.itemsize * _workspace_elements(plan)
 
     def _call(self, operands: ProductOperands, epilogue: Expr) -> _Call:
         layout = [(x.shape, x.stride()) for x in operands.matrices]

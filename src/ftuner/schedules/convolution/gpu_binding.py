@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from ftuner.core.frozen import dataclass
 from ftuner.graph.buffers import View, permuted, row_major
 from ftuner.graph.ir import TensorType
 from ftuner.runtime.gpu.arrays import Tensor
-from ftuner.runtime.gpu.operands import bound_window, matrix_of
+from ftuner.runtime.gpu.operands import Product, bound_window, matrix_of
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.step_kind import BoundOperand, Operands, Setting, StepKind
 from ftuner.runtime.step_kinds import MatrixKind
@@ -34,18 +33,20 @@ class BoundConvolution(BoundProduct):
         self._begin = begin
         self._positions = positions
 
-    def _arguments(self, arrays: Sequence[Tensor]) -> tuple[Any, ...]:
-        x, b, c, epilogue, given, tf32 = super()._arguments(arrays)
+    def _product(self, arrays: Sequence[Tensor]) -> Product:
+        product = super()._product(arrays)
+        x, b = product.a, product.b
         window, read = self._step.window, self._step.read_window
         bound = bound_window(
             x, read, window.kernel, window.strides, window.dilations, self._begin, self._positions
         )
         if b.dim() == 2:
-            return matrix_of(x, 1, read.run)[0], b, c, epilogue, given, tf32, bound
+            return product._replace(a=matrix_of(x, 1, read.run)[0], window=bound)
         groups = b.shape[0]
-        given = {name: _apart(y, groups) if y.dim() > 1 else y for name, y in given.items()}
-        a = matrix_of(x, groups, read.run)
-        return a, b, _apart(c, groups), epilogue, given, tf32, bound
+        pairs = product.given.items()
+        given = {name: _apart(y, groups) if y.dim() > 1 else y for name, y in pairs}
+        a, c = matrix_of(x, groups, read.run), _apart(product.c, groups)
+        return product._replace(a=a, c=c, given=given, window=bound)
 
 
 def _apart(rows: Tensor, groups: int) -> Tensor:

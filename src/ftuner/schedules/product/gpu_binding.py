@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
 
 from ftuner.codegen.triton.source import Source
 from ftuner.core.expr import Expr
@@ -11,6 +10,7 @@ from ftuner.core.expr import operands as operands_of
 from ftuner.core.frozen import dataclass
 from ftuner.runtime.gpu.arrays import Tensor, copied_bytes
 from ftuner.runtime.gpu.kernels import BoundKernel
+from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.step_kind import (
     BoundOperand,
@@ -44,14 +44,14 @@ class BoundProduct(Rehearsal):
         self._operands = operands
 
     def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
-        a, b, c, epilogue, given, *rest = self._arguments(arrays)
-        found = self._products.launch(a, b, c, epilogue, given, *rest)
-        read = [x.tensor(arrays) for x in self._operands[3:]]
-        in_place = are_read_in_place(self._operands) and not copied_bytes([*given.values()], read)
+        product = self._product(arrays)
+        found = self._products.launch(product)
+        given, read = [*product.given.values()], [x.tensor(arrays) for x in self._operands[3:]]
+        in_place = are_read_in_place(self._operands) and not copied_bytes(given, read)
         return found if in_place else None
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        needed = self._products.workspace_bytes(*self._arguments(arrays))
+        needed = self._products.workspace_bytes(self._product(arrays))
         return needed + reversed_bytes(self._operands, arrays)
 
     @property
@@ -60,16 +60,15 @@ class BoundProduct(Rehearsal):
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""
-        return self._products.wanted(*self._arguments(()))
+        return self._products.wanted(self._product(()))
 
     def order_of_sums(self) -> Hashable:
         """What decides the order in which sums are taken; operands as of `wanted`."""
-        return self._products.order_of_sums(*self._arguments(()))
+        return self._products.order_of_sums(self._product(()))
 
-    def _arguments(self, arrays: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The arguments of `Products.launch`."""
+    def _product(self, arrays: Sequence[Tensor]) -> Product:
         a, b, c = (x.tensor(arrays) for x in self._operands[:3])
-        return a, b, c, self._epilogue, self._given(arrays), self._tf32
+        return Product(a, b, c, self._epilogue, self._given(arrays), self._tf32)
 
     def _given(self, arrays: Sequence[Tensor]) -> Mapping[str, Tensor]:
         found = {}

@@ -38,6 +38,7 @@ from ftuner.runtime.gpu.calibration.calibrate import HostSeconds
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial
 from ftuner.runtime.gpu.kernels import BoundKernel, Kernel
 from ftuner.runtime.gpu.launching import FixedLaunch, device_seconds
+from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
@@ -222,7 +223,7 @@ class DeviceClock:
         found: list[_Launch] = []
         for _ in range(copies):
             a, b, c = pool.take(m, k), pool.take(n, k).mT, results.take(m, n)
-            found.append(_only(products.launch(a, b, c, tf32=False), (a, b, c)))
+            found.append(_only(products.launch(Product(a, b, c, tf32=False)), (a, b, c)))
         return found
 
     def _attention(

@@ -10,7 +10,7 @@ Robust Statistics, 2009).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, log, sqrt
 from statistics import median
 from typing import NamedTuple
@@ -84,6 +84,8 @@ def timed(rounds: Sequence[float]) -> Timed:
     return Timed(middle, 1.2533 * spread / sqrt(len(rounds)), spread, len(rounds))
 
 
+_Row = Mapping[Trial, Timed]
+"""The trials of a constant."""
 _Range = tuple[float, float]
 """The least and the greatest logarithm of a constant."""
 
@@ -106,17 +108,17 @@ def solve(
 ) -> list[Settled]:
     """Returns all constants of `rows`, by their trials that have times; `hardware` has the values
     from before."""
-    rows = {field: [t for t in trials if t in times] for field, trials in rows.items()}
+    own = {f: {t: times[t] for t in trials if t in times} for f, trials in rows.items()}
     before = {field: float(getattr(hardware.tuning, field)) for field in rows}
     ranges = {field: _range_of(field, value) for field, value in before.items()}
     values, turns = dict(before), WIDE_TURNS
-    free = [field for field, trials in rows.items() if trials]
+    free = [field for field, row in own.items() if row]
     while True:
-        _take_turns(hardware, {f: ranges[f] for f in free}, rows, times, values, turns)
+        _take_turns(hardware, {f: ranges[f] for f in free}, own, values, turns)
         found = with_values(hardware, values)
-        intervals = {f: _interval(found, f, ranges[f], rows[f], times) for f in free}
+        intervals = {f: _interval(found, f, ranges[f], own[f]) for f in free}
         loose = [f for f, x in intervals.items() if not x.bounded or x.half > SETTLED_WIDTH]
-        widths = _widths(found, rows, times, intervals)
+        widths = _widths(found, own, intervals)
         loose = loose or [field for field in free if widths[field] > SETTLED_WIDTH]
         if not loose:
             break
@@ -131,14 +133,14 @@ def solve(
     for field in rows:
         is_settled = field in free
         width = widths[field] if is_settled else 2 * PRIOR_SPREAD
-        number = len(rows[field])
-        settled.append(Settled(field, values[field], exp(width) - 1.0, is_settled, number))
+        error = exp(width) - 1.0
+        settled.append(Settled(field, values[field], error, is_settled, len(own[field])))
     return settled
 
 
 def _take_turns(
-    hardware: GpuHardware, ranges: Mapping[str, _Range], rows: Mapping[str, Sequence[Trial]],
-    times: Mapping[Trial, Timed], values: dict[str, float], wide_turns: int,
+    hardware: GpuHardware, ranges: Mapping[str, _Range], rows: Mapping[str, _Row],
+    values: dict[str, float], wide_turns: int,
 ) -> None:  # fmt: skip
     """Fits the constants in turns, the first of which search all of their ranges; changes
     `values`."""
@@ -151,33 +153,28 @@ def _take_turns(
             here, around = with_values(hardware, values), log(values[field])
             if turn >= wide_turns:
                 low, high = max(around - reach, low), min(around + reach, high)
-            x = _fitted(here, field, (low, high), rows[field], times)
+            x = _fitted(here, field, (low, high), rows[field])
             moved = max(moved, abs(x - around))
             values[field] = min(max(exp(x), least), most)
         if moved <= MOVED:
             return
 
 
-def _residuals(
-    hardware: GpuHardware, trials: Iterable[Trial], times: Mapping[Trial, Timed]
-) -> list[float]:
-    return [log(times[t].seconds / t.estimate(hardware).seconds) for t in trials]
+def _residuals(hardware: GpuHardware, row: _Row) -> list[float]:
+    return [log(time.seconds / t.estimate(hardware).seconds) for t, time in row.items()]
 
 
-def _errors(
-    hardware: GpuHardware, trials: Sequence[Trial], times: Mapping[Trial, Timed]
-) -> list[float]:
+def _errors(hardware: GpuHardware, row: _Row) -> list[float]:
     """Returns the standard errors of residuals: noise, and the misfit of this row's trials as far
     as it is larger."""
-    noise = [_noise(times[t]) for t in trials]
-    residuals = _residuals(hardware, trials, times)
+    noise, residuals = _noise(row), _residuals(hardware, row)
     # 0.6745: the median of a standard normal distribution's absolute values.
     misfit = median(abs(r) / e for r, e in zip(residuals, noise, strict=True)) / 0.6745
     return [error * max(misfit, 1.0) for error in noise]
 
 
-def _noise(time: Timed) -> float:
-    return sqrt(time.error**2 + LEAST_ERROR**2)
+def _noise(row: _Row) -> list[float]:
+    return [sqrt(time.error**2 + LEAST_ERROR**2) for time in row.values()]
 
 
 def _huber(residual: float) -> float:
@@ -186,13 +183,12 @@ def _huber(residual: float) -> float:
 
 
 def _loss_of(
-    hardware: GpuHardware, field: str, trials: Sequence[Trial], times: Mapping[Trial, Timed],
-    errors: Sequence[float],
-) -> Callable[[float], float]:  # fmt: skip
+    hardware: GpuHardware, field: str, row: _Row, errors: Sequence[float]
+) -> Callable[[float], float]:
     """Returns the loss of a constant's trials as a function of its logarithm."""
 
     def loss(x: float) -> float:
-        residuals = _residuals(with_values(hardware, {field: exp(x)}), trials, times)
+        residuals = _residuals(with_values(hardware, {field: exp(x)}), row)
         return sum(_huber(r / e) for r, e in zip(residuals, errors, strict=True))
 
     return loss
@@ -204,15 +200,11 @@ def _range_of(field: str, value: float) -> _Range:
     return max(log(value / SEARCHED_RATIO), bottom), min(log(value * SEARCHED_RATIO), top)
 
 
-def _fitted(
-    hardware: GpuHardware, field: str, searched: _Range, trials: Sequence[Trial],
-    times: Mapping[Trial, Timed],
-) -> float:  # fmt: skip
+def _fitted(hardware: GpuHardware, field: str, searched: _Range, row: _Row) -> float:
     """Returns the logarithm of a constant at which the loss is least, beside the others of
     `hardware`; of a step function, the middle of the values that are equally good."""
     low, high = searched
-    noise = [_noise(times[t]) for t in trials]
-    loss = _loss_of(hardware, field, trials, times, noise)
+    loss = _loss_of(hardware, field, row, _noise(row))
     count = max(round((high - low) / GRID_STEP), 2)
     step = (high - low) / count
     start = min((low + i * step for i in range(count + 1)), key=loss)
@@ -223,12 +215,9 @@ def _fitted(
     return sum(_edge(loss, best, end, limit, step / 4) for end in searched) / 2
 
 
-def _interval(
-    hardware: GpuHardware, field: str, searched: _Range, trials: Sequence[Trial],
-    times: Mapping[Trial, Timed],
-) -> _Interval:  # fmt: skip
+def _interval(hardware: GpuHardware, field: str, searched: _Range, row: _Row) -> _Interval:
     """Returns the values of a constant that its trials allow, beside the others of `hardware`."""
-    loss = _loss_of(hardware, field, trials, times, _errors(hardware, trials, times))
+    loss = _loss_of(hardware, field, row, _errors(hardware, row))
     best = log(getattr(hardware.tuning, field))
     limit = loss(best) + TWICE_THE_ERROR
     low, high = (_edge(loss, best, end, limit, GRID_STEP) for end in searched)
@@ -279,9 +268,8 @@ def _edge(
 
 
 def _widths(
-    hardware: GpuHardware, rows: Mapping[str, Sequence[Trial]], times: Mapping[Trial, Timed],
-    intervals: Mapping[str, _Interval],
-) -> dict[str, float]:  # fmt: skip
+    hardware: GpuHardware, rows: Mapping[str, _Row], intervals: Mapping[str, _Interval]
+) -> dict[str, float]:
     """Returns the half-widths of the constants' 95% intervals, in logarithms.
 
     A constant's own trials balance residuals against derivatives: `sum w J_i r = 0`. The errors of
@@ -299,19 +287,14 @@ def _widths(
             own[i] = PRIOR_SPREAD
             continue
         trials = rows[field]
-        errors = _errors(hardware, trials, times)
+        errors = _errors(hardware, trials)
         weights = [
             min(1.0, HUBER * e / max(abs(r), 1e-12)) / e**2
-            for r, e in zip(_residuals(hardware, trials, times), errors, strict=True)
+            for r, e in zip(_residuals(hardware, trials), errors, strict=True)
         ]
+        pairs = [*zip(weights, trials, strict=True)]
         balance = np.array(
-            [
-                sum(
-                    w * derivatives[t][field] * derivatives[t][other]
-                    for w, t in zip(weights, trials, strict=True)
-                )
-                for other in every
-            ]
+            [sum(w * derivatives[t][field] * derivatives[t][x] for w, t in pairs) for x in every]
         )
         half = intervals[field].half
         if balance[i] * half**2 < 0.25:
