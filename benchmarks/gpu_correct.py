@@ -44,7 +44,7 @@ from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend, backend_on
 from ftuner.runtime.gpu.calibration.device_clock import PlannedProducts
 from ftuner.runtime.gpu.dense import Dense
-from ftuner.runtime.gpu.grouped import GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.gpu.matmul import Matmul
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.scratch import Scratch
@@ -90,7 +90,7 @@ def thin(backend: GpuBackend) -> GpuBackend:
     found = copy.copy(backend)
     scratch = Scratch(backend.device)
     found.products = Products(backend.device, backend.kernels, scratch, Thin(backend))
-    found.grouped = GroupedProducts(backend.device, backend.kernels, Thin(backend))
+    found.grouped_matmul = GroupedMatmul(backend.device, backend.kernels, Thin(backend))
     return found
 
 

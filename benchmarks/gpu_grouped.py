@@ -9,7 +9,7 @@ from benchmarks.gpu_bench import Bench, error_of
 from ftuner.core.gpu.tile import Multiply
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.ops.operands import Groups
 
 SIZES = ((1, 8, 8), (300, 264, 520), (0, 16, 24), (17, 1000, 64), (129, 40, 2048), (5, 8, 0))
@@ -50,7 +50,7 @@ def worst_of(
 def plain(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Aligned groups of unequal extents, some of them empty: one launch."""
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
-    found = GroupedMatmul(backend.grouped)(Groups([*a], [*b], None))
+    found = backend.grouped_matmul(Groups([*a], [*b], None))
     return worst_of(found, a, b, multiply)
 
 
@@ -62,7 +62,7 @@ def _mixed(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
         for lie in (torch.clone, _turned, _apart)
     ]
     a, b = [x for xs, _ in made for x in xs], [y for _, ys in made for y in ys]
-    found = GroupedMatmul(backend.grouped)(Groups([*a], [*b], None))
+    found = backend.grouped_matmul(Groups([*a], [*b], None))
     return worst_of(found, a, b, multiply)
 
 
@@ -76,7 +76,7 @@ def _many(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
         if bench.dry:
             sizes = [(m % 5, 16, k) for m, _, k in sizes]
         a, b = _operands(bench, multiply, sizes, torch.clone)
-        calls.append((GroupedMatmul(backend.grouped)(Groups([*a], [*b], None)), a, b))
+        calls.append((backend.grouped_matmul(Groups([*a], [*b], None)), a, b))
     for found, a, b in calls:
         worst = max(worst, worst_of(found, a, b, multiply))
     return worst
@@ -85,7 +85,7 @@ def _many(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
 def _results_over_operands(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     a, b = _operands(bench, multiply, [(64, 64, 64)] * 3, torch.clone)
     x = [t.clone() for t in a]
-    found = GroupedMatmul(backend.grouped)(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
+    found = backend.grouped_matmul(Groups([*x], [*b], [x[1], x[2].mT, x[0]]))
     return worst_of(found, a, b, multiply)
 
 
@@ -93,14 +93,14 @@ def _every_tile(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     """Each block tile of the library on its own, of which the planner would choose one."""
     whole = bench.backend
     a, b = _operands(bench, multiply, DRY_SIZES if bench.dry else SIZES, torch.clone)
-    worst = worst_of(GroupedMatmul(whole.grouped)(Groups([*a], [*b], None)), a, b, multiply)
+    worst = worst_of(whole.grouped_matmul(Groups([*a], [*b], None)), a, b, multiply)
     for tile in whole.library(matrix_dtype(a[0], "a"), multiply).tiles:
-        products = GroupedProducts(
+        products = GroupedMatmul(
             whole.device,
             whole.kernels,
             lambda dtype, how, t=tile: replace(whole.library(dtype, how), tiles=(t,)),
         )
-        error = worst_of(GroupedMatmul(products)(Groups([*a], [*b], None)), a, b, multiply)
+        error = worst_of(products(Groups([*a], [*b], None)), a, b, multiply)
         if not error <= 1.0:
             raise ArithmeticError(f"{tile} errs by {error:.3g} of what rounding explains")
         worst = max(worst, error)

@@ -18,7 +18,6 @@ from benchmarks.gpu_bench import MAIN, ONE_BY_ONE, SUBJECT, Bench, multiplying, 
 from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
 from benchmarks.gpu_grouped import DRY_SIZES, worst_of
 from benchmarks.gpu_timing import Call
-from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.ops.operands import Groups
 
 GROUPED_MM = "torch._grouped_mm"
@@ -132,7 +131,7 @@ class Operands:
         return list(zip(*made, strict=True))
 
     def ours(self) -> list[Call]:
-        matmul = GroupedMatmul(self._bench.backend.grouped)
+        matmul = self._bench.backend.grouped_matmul
         every = zip(self.a, self.b, self.out, strict=True)
         groups = [Groups([*a], [*b], [*out]) for a, b, out in every]
         return [lambda g=g: matmul(g) for g in groups]

@@ -24,7 +24,7 @@ from ftuner.core.expr import Expr
 from ftuner.core.frozen import dataclass
 from ftuner.errors import SavedModelError
 from ftuner.hardware.model import CpuHardware
-from ftuner.runtime.kept_memory import Keeper, KeptMemory
+from ftuner.runtime.kept_memory import KeptMemory
 from ftuner.runtime.ops.layer import Activation, Layer
 from ftuner.runtime.ops.operands import Groups
 from ftuner.runtime.shown_progress import Progress
@@ -104,7 +104,7 @@ class Joined(Protocol):
     def run(self, batch: Sequence[Sequence[Any]], exact: bool) -> list[list[Any]]: ...
 
 
-class Executable(Keeper):
+class Executable(ABC):
     """A compiled graph that runs at any extents, none of which depends on data. Its operands are
     those of the device: NumPy arrays, or tensors on a GPU. Safe to use from several threads."""
 
@@ -117,11 +117,6 @@ class Executable(Keeper):
     @abstractmethod
     def threads(self) -> int:
         """CPU threads that a run uses, the caller's own included."""
-
-    @property
-    def isa(self) -> str:
-        """The CPU's ISA that the machine code is for; empty on another device."""
-        return ""
 
     @abstractmethod
     def run(self, arrays: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import ftuner
 from ftuner.errors import DTypeError, OperandError, ShapeError, UnsupportedKernelError
 from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
-from ftuner.runtime.gpu.grouped import GroupedMatmul, GroupedProducts
+from ftuner.runtime.gpu.grouped import GroupedMatmul
 from ftuner.runtime.ops.operands import matched
 
 SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0), (17, 130, 64),
@@ -23,7 +23,7 @@ SIZES = [(1, 1, 1), (5, 7, 3), (67, 33, 129), (0, 4, 5), (16, 72, 40), (3, 4, 0)
 def multiply(
     backend: GpuBackend, a: object, b: object, out: object | None = None
 ) -> list[torch.Tensor]:
-    return GroupedMatmul(backend.grouped)(matched(a, b, out))
+    return backend.grouped_matmul(matched(a, b, out))
 
 
 def matrix(
@@ -91,9 +91,9 @@ def test_groups_that_lie_alike_are_one_launch(
     backend: GpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches = []
-    launch = backend.grouped._launch
+    launch = backend.grouped_matmul._launch
     monkeypatch.setattr(
-        backend.grouped, "_launch",
+        backend.grouped_matmul, "_launch",
         lambda like, groups: (launches.append((like.alike, len(groups))), launch(like, groups)),
     )  # fmt: skip
     a, b = operands([(5, 8, 16), (9, 24, 8), (40, 8, 40)])
@@ -200,12 +200,12 @@ def test_tf32(backend: GpuBackend) -> None:
         torch.set_float32_matmul_precision("highest")
     for y, x, w in zip(found, a, b, strict=True):
         torch.testing.assert_close(y, x @ w, rtol=1e-2, atol=1e-2)
-    assert any(like.multiply == "tf32" for like in backend.grouped._prepared)
+    assert any(like.multiply == "tf32" for like in backend.grouped_matmul._prepared)
 
 
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     """The table of a launch is made on the host, where nothing is when a graph is replayed."""
-    products = GroupedProducts(h200.device, h200.kernels, h200.block_library)
+    products = GroupedMatmul(h200.device, h200.kernels, h200.block_library)
     monkeypatch.setattr("ftuner.runtime.gpu.grouped.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="captured"):
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])

@@ -38,7 +38,7 @@ def launched(backend: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(backend.products, "_bound", bound)
     attentions = backend.attentions
     monkeypatch.setattr(attentions, "_bound", lambda *given: [bound(attentions._call(*given))])
-    monkeypatch.setattr(backend.grouped, "_launch", lambda call, *_: found.append(call))
+    monkeypatch.setattr(backend.grouped_matmul, "_launch", lambda call, *_: found.append(call))
     return found
 
 
@@ -109,9 +109,11 @@ def test_larger_groups(
     backend: GpuBackend, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int, int]]
 ) -> None:
     uploaded: list[object] = []
-    monkeypatch.setattr(backend.grouped, "_uploaded", lambda *numbers: uploaded.append(numbers))
+    monkeypatch.setattr(
+        backend.grouped_matmul, "_uploaded", lambda *numbers: uploaded.append(numbers)
+    )
     with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-        backend.grouped.run([(given(m, k), given(k, n), given(m, n)) for m, n, k in sizes])
+        backend.grouped_matmul.run([(given(m, k), given(k, n), given(m, n)) for m, n, k in sizes])
     assert not uploaded
 
 

@@ -84,7 +84,6 @@ class CompiledGraph(Executable):
         """The names of the inputs that outputs append to."""
         self.weights_bytes = _weights_bytes(self.lowered, compiled_steps)
         self._kept = options.kept
-        self._kept.add(self)
         self._pool = OutputPool(self._kept)
         self._writer = ProgramWriter(
             self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
@@ -93,7 +92,8 @@ class CompiledGraph(Executable):
         if options.plans_ahead and (compiled is None or not compiled.plans):
             self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
-        self.states = RunStates(session.cores)
+        self.states = RunStates(session.cores, self._writer.forget)
+        self._kept.add(self.states)
         self._compiled = compiled_steps
 
     @cached_property
@@ -113,7 +113,7 @@ class CompiledGraph(Executable):
             made: RaggedGraph = room.RaggedGraph(weakref.proxy(self), self._compiled, found)
         except UnsupportedKernelError:
             return None
-        self._kept.add(made)
+        self._kept.add(made.states)
         return made
 
     leaves_out_padding = True
@@ -122,29 +122,6 @@ class CompiledGraph(Executable):
     def threads(self) -> int:
         """Number of threads that a run uses, including the caller's."""
         return self.session.threads if self._threads is None else self._threads
-
-    @property
-    def isa(self) -> str:
-        return self.session.kernels.isa.name
-
-    @property
-    def kept_bytes(self) -> int:
-        return self.states.kept_bytes
-
-    @property
-    def idle_since(self) -> int | None:
-        return self.states.idle_since
-
-    def free_idle(self) -> None:
-        self.states.free_idle()
-
-    def age(self) -> None:
-        for state in self.states.all:
-            state.programs.age()
-
-    def trim(self) -> None:
-        self.states.trim()
-        self._writer.forget()
 
     def compiled(self) -> Compiled:
         return self._steps.compiled(self.lowered, self._writer.plan_ahead(self.threads))

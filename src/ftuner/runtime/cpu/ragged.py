@@ -41,7 +41,6 @@ from ftuner.runtime.cpu.session import CpuSession
 from ftuner.runtime.cpu.shared_panels import SharedPanels
 from ftuner.runtime.cpu.step_kind import CompiledStep
 from ftuner.runtime.grouping import Orders, groups
-from ftuner.runtime.kept_memory import Keeper
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.layout import Words
 
@@ -147,7 +146,7 @@ class _RowProgram:
         return _AllRows(copied(program, arena, *addresses), [*inputs.values()], outputs, shared)
 
 
-class RaggedGraph(Keeper):
+class RaggedGraph:
     """Runs batches of requests. Safe to use from several threads."""
 
     def __init__(self, graph: Runner, steps: Sequence[CompiledStep], found: RaggedSteps) -> None:
@@ -209,7 +208,7 @@ class RaggedGraph(Keeper):
             session.kernels.runtime, turns, [program.writer for program in self._programs],
             self._own_writer, counts, self._panels,
         )  # fmt: skip
-        self._states = RunStates(session.cores)
+        self.states = RunStates(session.cores)
         self._orders = Orders()
 
     @property
@@ -233,13 +232,6 @@ class RaggedGraph(Keeper):
 
     def _size(self, symbols: Sequence[int], rows: Sequence[int]) -> int:
         return int(rows[0] if rows else max(self._bytes_of(symbols), default=1))
-
-    @property
-    def kept_bytes(self) -> int:
-        return self._states.kept_bytes
-
-    def trim(self) -> None:
-        self._states.trim()
 
     def run(self, batch: Sequence[Sequence[Array]], exact: bool) -> list[list[Array]]:
         """The outputs of each request, for arrays as `CompiledGraph.run` takes them. Outputs of
@@ -294,7 +286,7 @@ class RaggedGraph(Keeper):
         return self._orders((rows, workers), found)
 
     def _together(self, group: Sequence[_Request], workers: int) -> list[list[Array]]:
-        state = self._states.take()
+        state = self.states.take()
         extensions: list[Extension] = []
         try:
             by_rows = [
@@ -309,7 +301,7 @@ class RaggedGraph(Keeper):
                 undo(taken, begun=True)
             raise
         finally:
-            self._states.give_back(state)
+            self.states.give_back(state)
         keep(extensions)
         return results
 

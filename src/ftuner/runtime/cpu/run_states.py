@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from ftuner.core.caching import RecentlyUsed
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.runtime.cpu.memory import Arena
+from ftuner.runtime.kept_memory import Keeper
 
 MAX_PROGRAM_BYTES = 40 << 20
 """Limit on all programs that a graph keeps, divided evenly among its states. Derived: a program of
@@ -49,12 +50,12 @@ class RunState:
         self.programs.clear()
 
 
-class RunStates:
+class RunStates(Keeper):
     """The states of a graph. Safe to use from several threads."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: largest number of states, at least 1."""
-        self._most = most
+    def __init__(self, most: int, trimmed: Callable[[], None] = lambda: None) -> None:
+        """`most`: largest number of states, at least 1; `trimmed`: called when states are freed."""
+        self._most, self._trimmed = most, trimmed
         self.renew_in_child()
         renew_after_fork(self)
 
@@ -86,19 +87,21 @@ class RunStates:
 
     @property
     def idle_since(self) -> int | None:
-        """The turn of the state that was not in use for longest."""
         with suppress(IndexError):
             return self._free[0].turn
         return None
 
     def free_idle(self) -> None:
-        """Free that state."""
         with suppress(IndexError):
             del self._free[0]
 
     def trim(self) -> None:
-        """Free all states that are not in use."""
         self._free.clear()
+        self._trimmed()
+
+    def age(self) -> None:
+        for state in self.all:
+            state.programs.age()
 
     def give_back(self, state: RunState) -> None:
         state.turn = next(_TURNS)

@@ -47,7 +47,7 @@ from ftuner.runtime.gpu.step_kind import (
     kind_of,
     nowhere,
 )
-from ftuner.runtime.kept_memory import Memory
+from ftuner.runtime.kept_memory import Keeper, Memory
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
     Dims,
@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class CompiledGraph(Executable):
+class CompiledGraph(Executable, Keeper):
     """A graph without data-dependent shapes, compiled for one GPU. Safe to use from several
     threads: runs follow each other."""
 

@@ -78,7 +78,7 @@ class _Group(NamedTuple):
     """A and B or copies of them, referenced until the launch."""
 
 
-class GroupedProducts:
+class GroupedMatmul:
     """Grouped products on one GPU; safe to use from several threads, each on its own stream."""
 
     def __init__(
@@ -91,6 +91,61 @@ class GroupedProducts:
         self._kernels = kernels
         self._library = library
         self._prepared: dict[_Like, _Prepared] = {}
+
+    def __call__(self, groups: Groups) -> list[Tensor]:
+        """As `ftuner.grouped_matmul`, for tensors on the device."""
+        a = [as_tensor(x, f"a[{i}]", self.device) for i, x in enumerate(groups.a)]
+        b = [as_tensor(x, f"b[{i}]", self.device) for i, x in enumerate(groups.b)]
+        if not a:
+            return []
+        matrix_dtype(a[0], "a[0]")
+        for name, tensors in (("a", a), ("b", b)):
+            for i, x in enumerate(tensors):
+                same_dtype(a[0], x, f"{name}[{i}]")
+        if groups.out is None:
+            results = [
+                torch.empty(extents, dtype=a[0].dtype, device=self.device)
+                for extents in [
+                    product_extents(i, x.shape, y.shape)
+                    for i, (x, y) in enumerate(zip(a, b, strict=True))
+                ]
+            ]
+            self._into(a, b, results)
+            return results
+        results = [writable(x, f"out[{i}]", self.device) for i, x in enumerate(groups.out)]
+        for i, (x, y, z) in enumerate(zip(a, b, results, strict=True)):
+            product_extents(i, x.shape, y.shape, z.shape)
+            if z.dtype != x.dtype:
+                raise DTypeError(f"out[{i}] has dtype {z.dtype}, the operands {x.dtype}")
+        # All groups are computed at once: a result must not overlap an operand of any group.
+        late = crossing([address_range(z) for z in results], [address_range(x) for x in (*a, *b)])
+        targets = [
+            torch.empty(z.shape, dtype=z.dtype, device=self.device)
+            if apart or (z.stride(0) != 1 and z.stride(1) != 1)
+            else z
+            for z, apart in zip(results, late, strict=True)
+        ]
+        self._into(a, b, targets)
+        for z, target in zip(results, targets, strict=True):
+            if target is not z:
+                z.copy_(target)
+        return results
+
+    def _into(self, a: Sequence[Tensor], b: Sequence[Tensor], c: Sequence[Tensor]) -> None:
+        """Computes the products to tensors that overlap no others and are contiguous along an
+        axis."""
+        products = []
+        for x, y, z in zip(a, b, c, strict=True):
+            if not z.numel():
+                continue
+            if not x.shape[1]:
+                z.zero_()
+            elif z.stride(1) == 1:
+                products.append((x, y, z))
+            else:
+                # C is contiguous along m: the transposed product is computed.
+                products.append((y.mT, x.mT, z.mT))
+        self.run(products)
 
     def run(self, products: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
         """`c = a @ b` for each (a, b, c), on the current stream: one launch for all groups of the
@@ -200,66 +255,3 @@ def _numbers(
     table[0, -1] = 0
     table[1:, -1] = plan.ends[:-1]
     return ends, table.reshape(-1)
-
-
-class GroupedMatmul:
-    """Grouped products on one GPU."""
-
-    def __init__(self, products: GroupedProducts) -> None:
-        self._products = products
-
-    def __call__(self, groups: Groups) -> list[Tensor]:
-        """As `ftuner.grouped_matmul`, for tensors on the device of the products."""
-        device = self._products.device
-        a = [as_tensor(x, f"a[{i}]", device) for i, x in enumerate(groups.a)]
-        b = [as_tensor(x, f"b[{i}]", device) for i, x in enumerate(groups.b)]
-        if not a:
-            return []
-        matrix_dtype(a[0], "a[0]")
-        for name, tensors in (("a", a), ("b", b)):
-            for i, x in enumerate(tensors):
-                same_dtype(a[0], x, f"{name}[{i}]")
-        if groups.out is None:
-            results = [
-                torch.empty(extents, dtype=a[0].dtype, device=device)
-                for extents in [
-                    product_extents(i, x.shape, y.shape)
-                    for i, (x, y) in enumerate(zip(a, b, strict=True))
-                ]
-            ]
-            self._into(a, b, results)
-            return results
-        results = [writable(x, f"out[{i}]", device) for i, x in enumerate(groups.out)]
-        for i, (x, y, z) in enumerate(zip(a, b, results, strict=True)):
-            product_extents(i, x.shape, y.shape, z.shape)
-            if z.dtype != x.dtype:
-                raise DTypeError(f"out[{i}] has dtype {z.dtype}, the operands {x.dtype}")
-        # All groups are computed at once: a result must not overlap an operand of any group.
-        late = crossing([address_range(z) for z in results], [address_range(x) for x in (*a, *b)])
-        targets = [
-            torch.empty(z.shape, dtype=z.dtype, device=device)
-            if apart or (z.stride(0) != 1 and z.stride(1) != 1)
-            else z
-            for z, apart in zip(results, late, strict=True)
-        ]
-        self._into(a, b, targets)
-        for z, target in zip(results, targets, strict=True):
-            if target is not z:
-                z.copy_(target)
-        return results
-
-    def _into(self, a: Sequence[Tensor], b: Sequence[Tensor], c: Sequence[Tensor]) -> None:
-        """Computes the products to tensors that overlap no others and are contiguous along an
-        axis."""
-        products = []
-        for x, y, z in zip(a, b, c, strict=True):
-            if not z.numel():
-                continue
-            if not x.shape[1]:
-                z.zero_()
-            elif z.stride(1) == 1:
-                products.append((x, y, z))
-            else:
-                # C is contiguous along m: the transposed product is computed.
-                products.append((y.mT, x.mT, z.mT))
-        self._products.run(products)

@@ -17,7 +17,6 @@ from ftuner.hardware.recorded import from_document
 from ftuner.runtime.backend import Tuned
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.gpu.calibration.calibrate import CALIBRATION_VERSION
-from ftuner.runtime.gpu.grouped import GroupedProducts
 from ftuner.runtime.gpu.kernels import INTERPRETED, Kernels, target_of
 from ftuner.runtime.gpu.launching import CudaRecorder, Recorder, Repeating, is_capturing
 from ftuner.runtime.gpu.probe import (
@@ -46,7 +45,6 @@ class GpuSession:
         self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
         scratch = self.scratch = Scratch(device)
         self.products = Products(device, self.kernels, scratch, self.block_library)
-        self.grouped = GroupedProducts(device, self.kernels, self.block_library)
         self._planned = planned_for(hardware, device)
         self.attentions = Attentions(device, self.kernels, scratch, self._planned)
 
