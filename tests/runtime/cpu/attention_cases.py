@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,10 +88,12 @@ def assert_attention(
     assert np.all(error <= allowed), (q.shape, k.shape, v.shape, error.max(), allowed)
 
 
-def threads_of(backend: CpuBackend, model: Model, inputs: dict[str, Array]) -> list[Array]:
-    """What one, two and three threads give: the same but for the order of sums."""
+def threads_of(
+    backend: CpuBackend, model: Model, inputs: dict[str, Array], numbers: Sequence[int] = (1, 2, 3)
+) -> list[Array]:
+    """What these numbers of threads give: the same but for the order of sums."""
     results = []
-    for threads in (1, 2, 3):
+    for threads in numbers:
         backend.threads = threads
         (found,) = model.run(inputs)
         results.append(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,14 @@ def mask_of(shape: tuple[Dim, ...], extents: tuple[int, ...], dtype: str = "floa
     return np.where(hidden, -1e9, found).astype(dtype)
 
 
-def masked_operands(inputs: dict[str, Array]) -> tuple[Array, Array, Array, Array]:
-    return inputs["q"], inputs["k"], inputs["v"], inputs["mask"]
+def assert_masked(
+    backend: CpuBackend, model: Model, inputs: dict[str, Array], threads: Sequence[int] = (1, 2, 3)
+) -> list[Array]:
+    """Returns the results of each number of threads."""
+    found = threads_of(backend, model, inputs, threads)
+    for result in found:
+        assert_attention(result, *(inputs[name] for name in ("q", "k", "v", "mask")))
+    return found
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -104,35 +111,17 @@ def test_extents(backend: CpuBackend, dtype: DType) -> None:
             assert_attention(found, inputs["q"], inputs["k"], inputs["v"])
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_masks(widest: CpuBackend, name: str) -> None:
-    model = Model(graph_of(DTYPES["float32"], *MASKS[name]), widest)
-    for extents in EXTENTS:
-        inputs = operands_of(extents)
-        inputs["mask"] = mask_of(MASKS[name], extents)
-        for found in threads_of(widest, model, inputs):
-            assert_attention(found, *masked_operands(inputs))
-
-
-@pytest.mark.parametrize("name", NARROW_MASKS)
-def test_masks_that_all_steps_share(widest: CpuBackend, name: str) -> None:
-    """They change nothing: all steps are as much worse."""
-    model = Model(graph_of(DTYPES["float32"], *NARROW_MASKS[name]), widest)
-    for extents in EXTENTS[:4]:
-        inputs = operands_of(extents)
-        inputs["mask"] = mask_of(NARROW_MASKS[name], extents)
-        for found in threads_of(widest, model, inputs):
-            assert_attention(found, *masked_operands(inputs))
-
-
-def test_masks_in_double_precision(widest: CpuBackend) -> None:
-    dtype = DTYPES["float64"]
-    model = Model(graph_of(dtype, *MASKS["batch and rows"]), widest)
-    for extents in EXTENTS:
-        inputs = operands_of(extents, dtype="float64")
-        inputs["mask"] = mask_of(MASKS["batch and rows"], extents, "float64")
-        for found in threads_of(widest, model, inputs):
-            assert_attention(found, *masked_operands(inputs))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, "float32") for name in (*MASKS, *NARROW_MASKS)), ("batch and rows", "float64")],
+)
+def test_masks(widest: CpuBackend, name: str, dtype: str) -> None:
+    """Narrow ones change nothing: all steps are as much worse."""
+    shape = (MASKS | NARROW_MASKS)[name]
+    model = Model(graph_of(DTYPES[dtype], *shape), widest)
+    for extents in EXTENTS[:4] if name in NARROW_MASKS else EXTENTS:
+        inputs = operands_of(extents, dtype=dtype)
+        assert_masked(widest, model, {**inputs, "mask": mask_of(shape, extents, dtype)})
 
 
 @pytest.fixture(scope="module")
@@ -141,18 +130,12 @@ def masked(widest: CpuBackend) -> Model:
 
 
 @settings(max_examples=40)
-@given(
-    extents=ANY_EXTENTS,
-    threads=st.integers(1, 4),
-)  # fmt: skip
+@given(extents=ANY_EXTENTS, threads=st.integers(1, 4))
 def test_any_extents(
     widest: CpuBackend, masked: Model, extents: tuple[int, ...], threads: int
 ) -> None:
-    widest.threads = threads
-    inputs = operands_of(extents)
-    inputs["mask"] = mask_of(MASKS["batch and rows"], extents)
-    (found,) = masked.run(inputs)
-    assert_attention(found, *masked_operands(inputs))
+    mask = mask_of(MASKS["batch and rows"], extents)
+    assert_masked(widest, masked, {**operands_of(extents), "mask": mask}, [threads])
 
 
 def test_rows_that_see_nothing(widest: CpuBackend, masked: Model) -> None:
@@ -164,8 +147,7 @@ def test_rows_that_see_nothing(widest: CpuBackend, masked: Model) -> None:
         mask[1, 0, (0, 7, 18)] = hidden
         mask[0, 0, :, 5:] = hidden
         inputs["mask"] = mask
-        for found in threads_of(widest, masked, inputs):
-            assert_attention(found, *masked_operands(inputs))
+        for found in assert_masked(widest, masked, inputs):
             assert np.isnan(found[1, :, 7]).all() == np.isinf(hidden)
             assert np.isfinite(found[0]).all()
 
@@ -174,9 +156,8 @@ def test_large_scores(widest: CpuBackend, masked: Model) -> None:
     """Powers are taken of differences: nothing overflows."""
     inputs = {name: 30 * x for name, x in operands_of((1, 2, 9, 33, 4, 6)).items()}
     inputs["mask"] = np.zeros((1, 1, 9, 33), np.float32)
-    (found,) = masked.run(inputs)
-    assert np.isfinite(found).all()
-    assert_attention(found, *masked_operands(inputs))
+    for found in assert_masked(widest, masked, inputs):
+        assert np.isfinite(found).all()
 
 
 HEADS, DEPTH = 3, 5
@@ -253,8 +234,7 @@ def test_any_number_of_batch_axes(widest: CpuBackend, axes: int) -> None:
         "q": random(0, *extents, 9, 4), "k": random(1, *extents, 4, 21),
         "v": random(2, *extents, 21, 6), "mask": random(3, 9, 21),
     }  # fmt: skip
-    for found in threads_of(widest, model, inputs):
-        assert_attention(found, *masked_operands(inputs))
+    assert_masked(widest, model, inputs)
 
 
 RESHAPED: tuple[tuple[tuple[Dim, ...], tuple[int, ...], list[str]], ...] = (

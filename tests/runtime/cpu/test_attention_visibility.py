@@ -237,13 +237,9 @@ def causal(widest: CpuBackend) -> Model:
     threads=st.integers(1, 4),
 )  # fmt: skip
 def test_any_extents(
-    widest: CpuBackend,
-    causal: Model,
-    extents: tuple[int, ...],
-    past: int,
-    share: float,
+    widest: CpuBackend, causal: Model, extents: tuple[int, ...], past: int, share: float,
     threads: int,
-) -> None:
+) -> None:  # fmt: skip
     widest.threads = threads
     inputs = inputs_of(extents, past)
     inputs["mask"] = bits_of(extents, 2, 3, share=share)[0, 0]
@@ -292,6 +288,14 @@ def test_keys_that_nobody_sees_are_not_there(widest: CpuBackend) -> None:
     assert record_of(widest, 1, 1, 1, 20, 50, causal=-30)[1] == 0
 
 
+def visible(extents: tuple[int, ...], dtype: DType | None, hidden: float) -> dict[str, Array]:
+    """A mask of rows and steps, of booleans or of addends, if there is one."""
+    bits = bits_of(extents, 2, 3)[0, 0]
+    if dtype == BOOL:
+        return {"mask": bits}
+    return {} if dtype is None else {"mask": np.where(bits, 0.5, hidden).astype(dtype.name)}
+
+
 @pytest.mark.each_value
 @pytest.mark.parametrize("softcap", [0.7, 30.0])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
@@ -305,10 +309,7 @@ def test_soft_caps(backend: CpuBackend, dtype: DType, softcap: float) -> None:
         model = Model(graph, backend)
         for extents in EXTENTS:
             inputs = inputs_of(extents, dtype=dtype.name)
-            if mask_dtype is not None:
-                bits = bits_of(extents, 2, 3)[0, 0]
-                given = np.where(bits, 0.5, -3.0).astype(dtype.name)
-                inputs["mask"] = bits if mask_dtype == BOOL else given
+            inputs |= visible(extents, mask_dtype, -3.0)
             assert_model(backend, model, inputs, softmax)
 
 
@@ -326,10 +327,7 @@ def test_sinks(backend: CpuBackend, dtype: DType, axes: tuple[int, ...]) -> None
         model = Model(graph, backend)
         for number, extents in enumerate(EXTENTS):
             inputs = inputs_of(extents, dtype=dtype.name)
-            if mask_dtype is not None:
-                bits = bits_of(extents, 2, 3)[0, 0]
-                given = np.where(bits, 0.5, -math.inf).astype(dtype.name)
-                inputs["mask"] = bits if mask_dtype == BOOL else given
+            inputs |= visible(extents, mask_dtype, -math.inf)
             counts = [n if axis else 1 for n, axis in zip(extents, axes, strict=False)]
             sinks = random(9, *counts, 1, dtype=dtype.name)
             inputs["sinks"] = sinks * (1, 40, 1)[number % 3] - (0, 0, 60)[number % 3]
