@@ -89,8 +89,8 @@ def thin(backend: GpuBackend) -> GpuBackend:
     """The back end, with products of few uKernels."""
     found = copy.copy(backend)
     scratch = Scratch(backend.device)
-    found.products = Products(backend.device, backend.kernels, scratch, Thin(backend))
-    found.grouped_matmul = GroupedMatmul(backend.device, backend.kernels, Thin(backend))
+    found.products = Products(backend.kernels, scratch, Thin(backend))
+    found.grouped_matmul = GroupedMatmul(backend.kernels, Thin(backend))
     return found
 
 
@@ -245,7 +245,7 @@ def _specialised(
     """By specialised warps, whatever the planner would choose."""
     own = copy.copy(bench.backend)
     library = partial(only_specialised, bench)
-    own.products = Products(bench.device, own.kernels, own.scratch, library)
+    own.products = Products(own.kernels, own.scratch, library)
     error = _plain(bench, own, multiply, m, n, k, a_order, b_order)
     assert all(call.plan.kernel.warpgroups > 1 for call in own.products.calls)
     return error

@@ -96,7 +96,6 @@ def _every_tile(bench: Bench, backend: GpuBackend, multiply: Multiply) -> float:
     worst = worst_of(whole.grouped_matmul(Groups([*a], [*b], None)), a, b, multiply)
     for tile in whole.library(matrix_dtype(a[0], "a"), multiply).tiles:
         products = GroupedMatmul(
-            whole.device,
             whole.kernels,
             lambda dtype, how, t=tile: replace(whole.library(dtype, how), tiles=(t,)),
         )

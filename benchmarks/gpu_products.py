@@ -43,7 +43,7 @@ COMPILED_SECONDS = 45.0
 def specialised(bench: Bench) -> Products:
     """Products in half precision as planned with specialised warps."""
     own, library = bench.backend, partial(build_gpu_library, bench.specialising)
-    return Products(bench.device, own.kernels, own.scratch, library)
+    return Products(own.kernels, own.scratch, library)
 
 
 class Operands:

@@ -235,11 +235,15 @@ def causal(widest: CpuBackend) -> Model:
     past=st.integers(0, 80),
     share=st.sampled_from((0.05, 0.5, 1.0)),
     threads=st.integers(1, 4),
-)  # fmt: skip
+)
 def test_any_extents(
-    widest: CpuBackend, causal: Model, extents: tuple[int, ...], past: int, share: float,
+    widest: CpuBackend,
+    causal: Model,
+    extents: tuple[int, ...],
+    past: int,
+    share: float,
     threads: int,
-) -> None:  # fmt: skip
+) -> None:
     widest.threads = threads
     inputs = inputs_of(extents, past)
     inputs["mask"] = bits_of(extents, 2, 3, share=share)[0, 0]

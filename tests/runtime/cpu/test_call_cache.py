@@ -5,7 +5,7 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -48,11 +48,9 @@ class _Counted(Matmul):
 
 
 @pytest.fixture
-def matmul(backend: CpuBackend) -> Iterator[_Counted]:
-    before = backend.threads
-    backend.threads = 1
-    yield _Counted(backend)
-    backend.threads = before
+def matmul(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> _Counted:
+    monkeypatch.setattr(backend, "threads", 1)
+    return _Counted(backend)
 
 
 def operands(m: int = 5, k: int = 7, n: int = 9, dtype: str = "float32") -> tuple[Array, Array]:
@@ -68,10 +66,8 @@ def test_third_call_is_known(
 ) -> None:
     backend.threads = threads
     m, k, n = extents
-    for a, b in (
-        operands(m, k, n, dtype),
-        (uniform(3, (m, k), dtype), uniform(4, (n, k), dtype).T),
-    ):
+    other = uniform(3, (m, k), dtype), uniform(4, (n, k), dtype).T
+    for a, b in (operands(m, k, n, dtype), other):
         out = np.empty((m, n), dtype)
         matmul.learn(a, b)
         matmul.learn(a, b, out)
@@ -85,13 +81,8 @@ def test_third_call_is_known(
 
 def test_batches_and_vectors(matmul: _Counted) -> None:
     a, b = uniform(1, (3, 2, 6, 5), "float32"), uniform(2, (2, 5, 4), "float32")
-    for x, y in (
-        (a, b),
-        (a[0, 0], b[0, :, 0]),
-        (a[0, 0, 0], b[0]),
-        (a, b[0]),
-        (a[::2, :, ::-1], b),
-    ):
+    vectors = (a[0, 0], b[0, :, 0]), (a[0, 0, 0], b[0])
+    for x, y in ((a, b), *vectors, (a, b[0]), (a[::2, :, ::-1], b)):
         matmul.learn(x, y)
         assert_product(matmul(x, y), x, y)
         assert matmul.looked == 0

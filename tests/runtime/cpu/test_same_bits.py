@@ -50,11 +50,9 @@ Call = Callable[[], list[Array]]
 
 
 @pytest.fixture
-def several(backend: CpuBackend) -> Iterator[CpuBackend]:
-    before = backend.threads
-    backend.threads = 2
-    yield backend
-    backend.threads = before
+def several(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> CpuBackend:
+    monkeypatch.setattr(backend, "threads", 2)
+    return backend
 
 
 def bits(arrays: list[Array]) -> list[bytes]:

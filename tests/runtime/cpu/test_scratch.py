@@ -3,7 +3,6 @@
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -25,13 +24,12 @@ def workspaces(widest: CpuBackend) -> Workspaces:
 
 
 @pytest.fixture
-def shared(backend: CpuBackend) -> Iterator[Workspaces]:
-    """Those of a back end, none at first."""
-    before = backend.threads
+def shared(backend: CpuBackend, monkeypatch: pytest.MonkeyPatch) -> Workspaces:
+    """Those of a back end, none at first; its thread count is put back."""
+    monkeypatch.setattr(backend, "threads", 1)
     found = backend.kernels.runtime.workspaces
     found.renew_in_child()
-    yield found
-    backend.threads = before
+    return found
 
 
 def test_a_workspace_is_used_again(workspaces: Workspaces) -> None:

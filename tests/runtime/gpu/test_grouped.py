@@ -205,7 +205,7 @@ def test_tf32(backend: GpuBackend) -> None:
 
 def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuBackend) -> None:
     """The table of a launch is made on the host, where nothing is when a graph is replayed."""
-    products = GroupedMatmul(h200.device, h200.kernels, h200.block_library)
+    products = GroupedMatmul(h200.kernels, h200.block_library)
     monkeypatch.setattr("ftuner.runtime.gpu.grouped.is_capturing", lambda device: True)
     with pytest.raises(UnsupportedKernelError, match="captured"):
         products.run([(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))])
@@ -213,6 +213,7 @@ def test_a_captured_graph_is_refused(monkeypatch: pytest.MonkeyPatch, h200: GpuB
 
 A, B = operands([(4, 6, 5), (3, 6, 5)])
 OUT = [torch.empty(4, 6), torch.empty(3, 6)]
+AT_ONE = torch.empty(1, 6).expand(3, 6)
 BAD: tuple[tuple[type[Exception], str, tuple[Any, ...]], ...] = (
     (ShapeError, "a has 2 matrices, b 1", (A, B[:1])),
     (ShapeError, "out has 1 matrices, a and b 2", (A, B, OUT[:1])),
@@ -226,11 +227,10 @@ BAD: tuple[tuple[type[Exception], str, tuple[Any, ...]], ...] = (
     (OperandError, r"b\[1\] is a ndarray", (A, [B[0], B[1].numpy()])),
     (OperandError, r"a\[1\] is on meta", ([A[0], torch.empty(3, 5, device="meta")], B)),
     (OperandError, r"a\[0\] needs a gradient", ([A[0].clone().requires_grad_(), A[1]], B)),
-    (OperandError, r"out\[1\] has several elements at one address",
-     (A, B, [OUT[0], torch.empty(1, 6).expand(3, 6)])),
+    (OperandError, r"out\[1\] has several elements at one address", (A, B, [OUT[0], AT_ONE])),
     (OperandError, "a is a int; expected a sequence", (3, B)),
     (OperandError, "b is a Tensor; expected a sequence", (A, torch.tensor(1.0))),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("error", "words", "given"), BAD)

@@ -15,11 +15,11 @@ from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 from ftuner.schedules.nest.gpu_binding import CompiledNest
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 H200 = interpreted("h200")
 RANDOM = np.random.default_rng(0)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
 def test_a_small_network(pool: str, mode: str) -> None:
@@ -40,7 +40,6 @@ def test_a_small_network(pool: str, mode: str) -> None:
         np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_few_results_of_many_elements_are_reduced_by_several_programs() -> None:
     """A multiprocessor for each image and block of channels would leave the others idle."""
     text = """(float[n, 5, h, w] x) => (y) {

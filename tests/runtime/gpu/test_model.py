@@ -3,19 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    T,
-    assert_close,
-    grown,
-    inputs_of,
-    reference,
-    selected,
-    selection,
-)
-from tests.runtime.gpu.backends import interpreted
+from tests.graph.graphs import B, Maker, S, T, assert_close, grown, reference, selected, selection
+from tests.graph.view_graphs import view_graph
+from tests.runtime.gpu.backends import assert_runs, interpreted
 
 from ftuner.core.dtype import FLOAT64, INT64
 from ftuner.errors import (
@@ -31,6 +21,7 @@ from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 WIDTH = 24
 
 
@@ -58,11 +49,8 @@ def positive() -> Graph:
 
 def test_any_extents(backend: GpuBackend) -> None:
     graph = perceptron()
-    model = Model(optimised(graph), backend)
-    rng = np.random.default_rng(0)
-    for batch, steps in ((1, 3), (2, 7), (1, 1), (3, 65), (2, 0), (0, 4), (2, 7)):
-        x = rng.standard_normal((batch, steps, WIDTH)).astype(np.float32)
-        assert_close(model.run({"x": x}), reference(graph, {"x": x}), f"{batch} x {steps}")
+    extents = (1, 3), (2, 7), (1, 1), (3, 65), (2, 0), (0, 4), (2, 7)
+    assert_runs(Model(optimised(graph), backend), graph, "BS", *extents)
 
 
 def scores() -> Graph:
@@ -81,20 +69,8 @@ def test_no_extents_need_another_kernel() -> None:
     graph = scores()
     model = Model(graph, backend)
     kernels = len(backend.kernels)
-    rng = np.random.default_rng(0)
-    for batch, rows, columns in (
-        (1, 1, 1),
-        (2, 3, 1),
-        (3, 1, 8),
-        (2, 16, 24),
-        (2, 7, 16),
-        (1, 40, 9),
-    ):
-        x = rng.standard_normal((batch, rows, WIDTH)).astype(np.float32)
-        y = rng.standard_normal((batch, columns, WIDTH)).astype(np.float32)
-        mask = rng.standard_normal((rows, columns)).astype(np.float32)
-        feeds = {"x": x, "y": y, "mask": mask}
-        assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {rows} {columns}")
+    extents = (1, 1, 1), (2, 3, 1), (3, 1, 8), (2, 16, 24), (2, 7, 16), (1, 40, 9)
+    assert_runs(model, graph, "BST", *extents)
     assert len(backend.kernels) == kernels
 
 
@@ -111,10 +87,8 @@ def test_sums_of_no_elements(backend: GpuBackend) -> None:
     wide = maker.add("attention", q, maker.given("k", B, 8, T), maker.given("w", B, T, 8),
                      maker.given("mask", S, T), scale=0.5)  # fmt: skip
     graph = maker.made(*products, deep, wide)
-    model = Model(graph, backend)
-    for extents in ((2, 5, 3), (2, 5, 0), (3, 16, 0), (2, 5, 3), (1, 1, 0)):
-        feeds = inputs_of(graph, dict(zip("BST", extents, strict=True)))
-        assert_close(model.run(feeds), reference(graph, feeds), str(extents))
+    extents = (2, 5, 3), (2, 5, 0), (3, 16, 0), (2, 5, 3), (1, 1, 0)
+    assert_runs(Model(graph, backend), graph, "BST", *extents)
 
 
 def test_views_that_some_extents_have_no_room_for(backend: GpuBackend) -> None:
@@ -124,10 +98,15 @@ def test_views_that_some_extents_have_no_room_for(backend: GpuBackend) -> None:
     last = maker.add("slice", x, starts=(T - 7, 0), steps=(1, 1), shape=(7, WIDTH))
     rest = maker.add("slice", x, starts=(T - 9, 0), steps=(1, 1), shape=(T - 9, WIDTH))
     graph = maker.made(maker.linear(last, 8), maker.linear(rest, 8))
-    model = Model(graph, backend)
-    for steps in (10, 18):
-        feeds = inputs_of(graph, {"T": steps})
-        assert_close(model.run(feeds), reference(graph, feeds))
+    assert_runs(Model(graph, backend), graph, "T", (10,), (18,))
+
+
+@pytest.mark.parametrize("seed", [4])
+def test_operators_behind_views(h200: GpuBackend, seed: int) -> None:
+    """As on a CPU, with few seeds: the interpreter is slow."""
+    graph, extents = view_graph(seed, shapes=3, largest=5)
+    values = [tuple(known.values()) for known in extents]
+    assert_runs(Model(optimised(graph), h200), graph, [*extents[0]], *values)
 
 
 def test_views_that_run_backwards(backend: GpuBackend) -> None:
@@ -148,10 +127,8 @@ def test_views_that_run_backwards(backend: GpuBackend) -> None:
         maker.add("attention", backwards(x, 0), maker.add("transpose", x, perm=(0, 1, 3, 2)),
                   backwards(kept, 2), scale=0.1),
     )  # fmt: skip
-    model = Model(graph, backend)
-    for seed, (batch, steps) in enumerate(((2, 5), (1, 1), (2, 5), (0, 3), (2, 0), (2, 5))):
-        feeds = inputs_of(graph, {"B": batch, "S": steps}, seed)
-        assert_close(model.run(feeds), reference(graph, feeds), f"{batch} {steps}")
+    extents = (2, 5), (1, 1), (2, 5), (0, 3), (2, 0), (2, 5)
+    assert_runs(Model(graph, backend), graph, "BS", *extents)
 
 
 def test_tensors_give_tensors(h200: GpuBackend) -> None:
@@ -240,21 +217,14 @@ def test_what_has_no_kernel_is_named(h200: GpuBackend) -> None:
         Model(maker.made(maker.add("matmul", x, y)), h200)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_attention_with_a_soft_cap(h200: GpuBackend) -> None:
     maker = Maker()
     x, k, v = (maker.given(name, B, n, 8) for name, n in (("x", S), ("k", T), ("v", T)))
     turned = maker.add("transpose", k, perm=(0, 2, 1))
     graph = maker.made(maker.add("attention", x, turned, v, scale=6.0, softcap=1.5))
-    model = Model(graph, h200)
-    for b, s, t in ((2, 5, 7), (1, 1, 40), (3, 33, 2)):
-        rng = np.random.default_rng(b)
-        shapes = {"x": (b, s, 8), "k": (b, t, 8), "v": (b, t, 8)}
-        given = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
-        assert_close(model.run(given), reference(graph, given))
+    assert_runs(Model(graph, h200), graph, "BST", (2, 5, 7), (1, 1, 40), (3, 33, 2))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention_with_sinks(h200: GpuBackend, masked: bool) -> None:
     """Of heads that share keys and values, as in GPT-OSS."""
@@ -266,12 +236,5 @@ def test_attention_with_sinks(h200: GpuBackend, masked: bool) -> None:
     sinks = maker.given("sinks", 2, 3, 1, 1)
     found = maker.add("attention", q, turned, v, *masks, sinks, scale=2.0, sinks=True)
     graph = maker.made(found)
-    model = Model(graph, h200)
-    for b, s, t in ((2, 5, 7), (1, 1, 40), (3, 33, 2)):
-        rng = np.random.default_rng(b)
-        shapes = {"q": (b, 2, 3, s, 8), "k": (b, 2, 1, t, 8), "v": (b, 2, 1, t, 8),
-                  "mask": (s, t), "sinks": (2, 3, 1, 1)}  # fmt: skip
-        names = [value.name for value in graph.inputs]
-        given = {n: rng.standard_normal(shapes[n]).astype(np.float32) for n in names}
-        for _ in range(2):
-            assert_close(model.run(given), reference(graph, given))
+    extents = [x for x in ((2, 5, 7), (1, 1, 40), (3, 33, 2)) for _ in range(2)]
+    assert_runs(Model(graph, h200), graph, "BST", *extents)

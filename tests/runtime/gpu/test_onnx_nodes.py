@@ -10,9 +10,8 @@ import torch
 
 pytest.importorskip("onnx")
 
-from onnx import helper
 from tests.frontends.node_cases import PASSED, Case, parameters, run, symbolic
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 from tests.runtime.gpu.backends import interpreted
 
 import ftuner
@@ -69,10 +68,9 @@ def test_load_says_what_float32_is_held_in(
         return H200
 
     monkeypatch.setattr("ftuner.runtime.request.backend_of", backend_of)
-    node = helper.make_node
-    nodes = [node("Cast", ["x"], ["wide"], to=1), node("MatMul", ["wide", "w"], ["y"])]
     weight = np.full((3, 3), 1 + 2**-12, np.float32)
-    model = model_of(nodes, {"x": ("float16", ["n", 3])}, ["y"], {"w": weight})
+    text = "(float16[n, 3] x) => (y) { wide = Cast<to=1>(x) y = MatMul(wide, w) }"
+    model = parsed(text, w=weight)
     loaded = ftuner.load(model, device="cuda", dtype=held)
     (found,) = loaded.run({"x": np.eye(3, dtype=np.float16)})
     assert found.dtype == np.float32

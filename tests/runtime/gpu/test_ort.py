@@ -5,8 +5,7 @@ import pytest
 
 pytest.importorskip("onnx")
 
-from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import parsed
 
 import ftuner.ort
 from ftuner.errors import UnsupportedOperatorError
@@ -17,11 +16,8 @@ BOTH = ["CUDAExecutionProvider", "CPUExecutionProvider"]
 
 
 def layer() -> bytes:
-    nodes = [
-        helper.make_node("MatMul", ["x", "weight"], ["product"]),
-        helper.make_node("Relu", ["product"], ["y"]),
-    ]
-    model = model_of(nodes, {"x": ("float32", ["batch", 8])}, ["y"], {"weight": WEIGHT})
+    nodes = "product = MatMul(x, weight) y = Relu(product)"
+    model = parsed(f"(float[batch, 8] x) => (y) {{ {nodes} }}", weight=WEIGHT)
     data: bytes = model.SerializeToString()
     return data
 

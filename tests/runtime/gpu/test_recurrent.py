@@ -16,11 +16,13 @@ from tests.random_graphs.table import ROWS, Row
 from ftuner.core.recurrence import ACTIVATIONS
 from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx.importer import import_model
+from ftuner.graph.ir import Graph
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 SEEDS = 2
 ONNX_NAMES = {
@@ -55,6 +57,12 @@ def feeds(steps: int, batch: int, dtype: str = "float32") -> dict[str, Any]:
     return {"x": x, "lengths": rng.integers(0, steps + 1, batch).astype(np.int32)}
 
 
+def assert_right(model: Model, graph: Graph, given: dict[str, Any]) -> None:
+    wanted = run_reference(graph, [given[v.name] for v in graph.inputs])
+    for x, y in zip(model.run(given), wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
@@ -66,7 +74,6 @@ def test_layers_of_random_graphs(row: Row) -> None:
         assert report.findings == [], seed
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("op", list(GATES))
 @pytest.mark.parametrize("hidden", [1, pytest.param(17, marks=pytest.mark.full), 33])
 def test_any_extents_and_runs_that_repeat(op: str, hidden: int, h200: GpuBackend) -> None:
@@ -76,26 +83,18 @@ def test_any_extents_and_runs_that_repeat(op: str, hidden: int, h200: GpuBackend
     graph = layer(op, hidden, **attributes)
     model = Model(optimised(graph), h200)
     for steps, batch in ((3, 1), (4, 16), (2, 67), (0, 2), (2, 0), *((5, 3),) * 4):
-        given = feeds(steps, batch)
-        wanted = run_reference(graph, [given[v.name] for v in graph.inputs])
-        for x, y in zip(model.run(given), wanted, strict=True):
-            np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
+        assert_right(model, graph, feeds(steps, batch))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS))
 def test_activations(name: str, h200: GpuBackend) -> None:
     graph = layer(
         "RNN", 6, activations=[ONNX_NAMES[name]] * 2, activation_alpha=[0.7] * 2,
         activation_beta=[0.3] * 2,
     )  # fmt: skip
-    given = feeds(3, 4)
-    wanted = run_reference(graph, [given[v.name] for v in graph.inputs])
-    for x, y in zip(Model(optimised(graph), h200).run(given), wanted, strict=True):
-        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-5)
+    assert_right(Model(optimised(graph), h200), graph, feeds(3, 4))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_half_precision_stays_near_what_float32_gives(h200: GpuBackend) -> None:
     given = feeds(6, 3, "float16")
     graph, wide = layer("LSTM", 9, "float16"), layer("LSTM", 9)
@@ -106,7 +105,6 @@ def test_half_precision_stays_near_what_float32_gives(h200: GpuBackend) -> None:
         np.testing.assert_allclose(x.astype(np.float32), y, atol=4e-3)
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_lengths_beyond_the_data_are_refused(h200: GpuBackend) -> None:
     model = Model(optimised(layer("GRU", 3)), h200)
     given = feeds(4, 2)

@@ -102,7 +102,8 @@ class KnownCalls:
             return
         if encoded.workspace_bytes > MAX_WORKSPACE_BYTES:
             return
-        seconds = products.seconds(ready) if encoded.workers > 1 else 0.0
+        several = encoded.workers > 1
+        seconds = products.planner.least_seconds(ready.problem) if several else 0.0
         library = products.compiled.library
         tuning = library.hardware.tuning
         short = 0.0 < seconds < tuning.short_call_s

@@ -85,10 +85,10 @@ class CompiledGraph(Executable):
         self.weights_bytes = _weights_bytes(self.lowered, compiled_steps)
         self._kept = options.kept
         self._pool = OutputPool(self._kept)
+        kernels, make = session.kernels, self._pool.array
         self._writer = ProgramWriter(
-            self.lowered, compiled_steps, self.binding, session.hardware, session.kernels.runtime,
-            self._pool.array, demands=True,
-        )  # fmt: skip
+            self.lowered, compiled_steps, self.binding, kernels, make, demands=True
+        )
         if options.plans_ahead and (compiled is None or not compiled.plans):
             self._writer.plan_ahead(self.threads)
         self.launch = Launcher(session.kernels.runtime)
@@ -131,14 +131,10 @@ class CompiledGraph(Executable):
         return self._steps.bundles(self.lowered)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """The outputs for one array per input, of its dtype and rank, aligned and contiguous;
-        one that an output appends to may have any strides.
+        """As the contract says; an input that an output appends to may have any strides.
 
         Raises:
-            ShapeError: extents that contradict the graph.
-            AllocationError: the system does not have the memory for them.
             MemoryLimitError: a run needs more than the model may keep.
-            IndexRangeError: an index in the data that is out of range.
             InputError: an output of an earlier run, which another run has written over.
         """
         state = self.states.take()
@@ -202,11 +198,6 @@ class CompiledGraph(Executable):
         return super().step_seconds(arrays)
 
     def memory(self, arrays: Sequence[Array]) -> Memory:
-        """The memory that a run on such arrays takes; see `run`.
-
-        Raises:
-            ShapeError: extents that contradict the graph.
-        """
         with self._state() as state:
             program = self._program(state, _shapes(arrays), self.threads)
         return Memory(
@@ -318,11 +309,7 @@ class CompiledGraph(Executable):
         ]
 
     def _execute(self, program: BoundProgram, arrays: tuple[Array, ...], launch: Launch) -> None:
-        """Run a program on the arrays of the inputs and of the outputs.
-
-        Raises:
-            IndexRangeError: an index in the data that is out of range.
-        """
+        """Run a program on the arrays of the inputs and of the outputs."""
         self.launch(program, program.workers, items_address(arrays), launch)
 
     def _program(self, state: RunState, shapes: Shapes, workers: int) -> BoundProgram:

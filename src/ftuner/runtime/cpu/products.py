@@ -185,10 +185,6 @@ class Products:
             found = self._covers.setdefault((family.name, table), made)
         return found
 
-    def seconds(self, ready: Ready) -> float:
-        """Estimated seconds of a problem's plan."""
-        return self.planner.least_seconds(ready.problem)
-
     def encode(self, plan: Plan, strides: Strides, rows: RowRange | None = None) -> Encoded:
         """Write a plan for arrays with given strides; `rows`: as of `PlanWriter.write`."""
         bands = [len(s.bands) for s in plan.shares]

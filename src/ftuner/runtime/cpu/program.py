@@ -26,10 +26,9 @@ from ftuner.core.ranges import EXACT, after_fine
 from ftuner.graph.buffers import Buffer
 from ftuner.graph.invariants import invariants
 from ftuner.graph.steps import Lowered, Step
-from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.appending import Growth
 from ftuner.runtime.cpu.arrays import Array, address_of
-from ftuner.runtime.cpu.kernels import NativeRuntime
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.memory import NO_MEMORY, allocated
 from ftuner.runtime.cpu.output_forms import Make, OutputForms
 from ftuner.runtime.cpu.plan_records import aligned
@@ -183,8 +182,7 @@ class ProgramWriter:
         lowered: Lowered,
         compiled: Sequence[CompiledStep],
         binding: Binding,
-        hardware: CpuHardware,
-        runtime: NativeRuntime,
+        kernels: Kernels,
         make_large: Make,
         cuts: Collection[int] = (),
         keeps_results: bool = True,
@@ -194,6 +192,7 @@ class ProgramWriter:
         outputs; `cuts`: as of `stages`; `keeps_results`: whether programs keep results that depend
         on extents alone, which no other program may then access; `demands`: whether `bind` checks
         the constraints of the symbols."""
+        hardware, runtime = kernels.hardware, kernels.runtime
         self._hardware, self._runtime = hardware, runtime
         self._kept = (lowered, compiled)
         """Constants and packed weights, whose addresses are in records."""

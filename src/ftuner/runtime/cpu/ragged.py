@@ -173,14 +173,7 @@ class RaggedGraph:
             cuts = {turn.first for turn in turns if turn.kind == kind}
             lowered = replace(lowered, steps=tuple([compiled.step for compiled in part]))
             return ProgramWriter(
-                lowered,
-                part,
-                binding,
-                session.hardware,
-                session.kernels.runtime,
-                np.empty,
-                cuts,
-                kind is None,
+                lowered, part, binding, session.kernels, np.empty, cuts, kind is None
             )
 
         def of_kind(kind: int | None) -> list[CompiledStep]:

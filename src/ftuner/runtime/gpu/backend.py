@@ -43,7 +43,7 @@ class GpuBackend(GpuSession, Backend):
     def __init__(self, device: torch.device, hardware: GpuHardware, target: Target | None) -> None:
         super().__init__(device, hardware, target)
         self.matmul = Matmul(self.products)
-        self.grouped_matmul = GroupedMatmul(device, self.kernels, self.block_library)
+        self.grouped_matmul = GroupedMatmul(self.kernels, self.block_library)
         self._attention = Attention(self.attentions)
 
     def probe(self) -> GpuHardware:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -88,7 +89,6 @@ class CompiledGraph(Executable, Keeper):
         if any(value.dtype.on_host for value in graph.inputs):
             raise UnsupportedOperatorError("strings and maps are computed on a CPU alone")
         self.session = session
-        self._tf32 = allows_tf32()
         self.binding = Binding(graph)
         graph = pad_channels(held_types(graph, options.held))(graph)
         lowered = lower(graph, held_types(graph, options.held), KINDS.runs)
@@ -96,27 +96,24 @@ class CompiledGraph(Executable, Keeper):
         self.lowered = replace(lowered, steps=steps)
         for element in _expect_supported(self.lowered):
             session.library(element)
-        self._dims = Dims()
-        self._layouts = Layouts(self._dims)
         self.constants = _moved_constants(self.lowered, session.device, options.shared)
         self.weights_bytes = sum(x.nbytes for x in self.constants.values())
-        setting = Setting(session, self._tf32, self._dims, self._layouts)
-        self.steps = [kind_of(step).compiled(step, setting) for step in self.lowered.steps]
+        dims = Dims()
+        setting = Setting(session, allows_tf32(), dims, Layouts(dims))
+        self.steps = [kind_of(step).compiled(step, setting) for step in steps]
         lifetimes = self.lowered.lifetimes()
         self._lifetimes = [Lifetime(*stages) for stages in lifetimes.values()]
-        self.sizes = {b: self._dims.number(b.elements) for b in lifetimes}
+        self.sizes = {b: dims.number(b.elements) for b in lifetimes}
         """The numbers of the dims that count the elements of buffers of the arena."""
         self.outputs = [
-            (self._dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name])
-            for v in self.lowered.outputs
+            (dims.numbers(v.shape), TORCH_DTYPES[v.layout.dtype.name]) for v in self.lowered.outputs
         ]
         """Numbers of the dims of each, and its dtype."""
         self._extents = picked(
             {*self.sizes.values(), *(n for shape, _ in self.outputs for n in shape)}
         )
-        steps = self.lowered.steps
-        self._loops = picked(loops_of((kind_of(step).loops(step) for step in steps), self._dims))
-        self.evaluate = self._dims.compiled(self.binding.names)
+        self._loops = picked(loops_of((kind_of(step).loops(step) for step in steps), dims))
+        self.evaluate = dims.compiled(self.binding.names)
         """Gives the values of all dims for those of the symbols."""
         sources = [source for step in self.steps for source in step.sources]
         session.kernels.prepare([*sources, *self._rehearsed()], options.progress)
@@ -169,7 +166,7 @@ class CompiledGraph(Executable, Keeper):
         with self._lock:
             found = self._uncaptured(arrays).timed(arrays)
             if self._checks:
-                _raise_status(self.status, self._checks)
+                self._raise_status()
         return found
 
     def memory(self, arrays: Sequence[Tensor]) -> Memory:
@@ -190,15 +187,10 @@ class CompiledGraph(Executable, Keeper):
         return self._program(_shapes(arrays))
 
     def run(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """Returns the outputs, for a tensor for each input: of its dtype and rank, contiguous, on
-        the device. Launches on the current stream; waits only if the graph checks indices.
+        """Launches on the current stream; waits only if the graph checks indices.
 
         While a CUDA graph is captured, launches get their own memory. An index that a replay finds
         out of range is reported by the next run that is not captured.
-
-        Raises:
-            ShapeError: extents that contradict the graph.
-            IndexRangeError: an index in the data that is out of range.
         """
         with self._lock:
             if is_capturing(self.session.device):
@@ -215,8 +207,16 @@ class CompiledGraph(Executable, Keeper):
             self.status.zero_()
             raise
         if self._checks:
-            _raise_status(self.status, self._checks)
+            self._raise_status()
         return found
+
+    def _raise_status(self) -> None:
+        """Waits for a run; raises IndexRangeError if a check failed."""
+        found = self.status.tolist()
+        if any(found):
+            self.status.zero_()
+            number, texts = next((n, t) for n, t in zip(found, self._checks, strict=True) if n)
+            raise IndexRangeError(f"{texts[number - 1]}: an index is out of range")
 
     def launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
         """As `run`, with errors of indices left in the status words."""
@@ -388,20 +388,13 @@ def _shapes(arrays: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
 def _expect_supported(lowered: Lowered) -> list[DType]:
     """Returns the element types that are multiplied; raises UnsupportedOperatorError if a GPU does
     not multiply one."""
-    found: dict[str, int] = {}
-    dtypes: dict[DType, None] = {}
-    for step in lowered.steps:
-        dtype = kind_of(step).multiplied(step)
-        if dtype is None:
-            continue
-        dtypes.setdefault(dtype)
-        if dtype.name not in GPU_DTYPES:
-            name = f"{step.title} of {dtype}"
-            found[name] = found.get(name, 0) + 1
+    multiplied = [(step.title, kind_of(step).multiplied(step)) for step in lowered.steps]
+    pairs = [(title, dtype) for title, dtype in multiplied if dtype is not None]
+    found = Counter(f"{title} of {x}" for title, x in pairs if x.name not in GPU_DTYPES)
     if found:
         listed = ", ".join(f"{name} ({count})" for name, count in found.items())
         raise UnsupportedOperatorError(f"no kernels on a GPU for: {listed}")
-    return list(dtypes)
+    return list(dict.fromkeys(dtype for _, dtype in pairs))
 
 
 def _moved_constants(
@@ -421,12 +414,3 @@ def _moved_constants(
                 make = partial(moved_to, array, dtype)
                 moved[buffer] = make() if shared is None else shared.get(array, dtype, make)
     return moved
-
-
-def _raise_status(status: Tensor, checks: Sequence[Sequence[str]]) -> None:
-    """Waits for a run; raises IndexRangeError if a check failed."""
-    found = status.tolist()
-    if any(found):
-        status.zero_()
-        number, texts = next((n, t) for n, t in zip(found, checks, strict=True) if n)
-        raise IndexRangeError(f"{texts[number - 1]}: an index is out of range")

@@ -81,13 +81,8 @@ class _Group(NamedTuple):
 class GroupedMatmul:
     """Grouped products on one GPU; safe to use from several threads, each on its own stream."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        kernels: Kernels,
-        library: Callable[[DType, Multiply], GpuLibrary],
-    ) -> None:
-        self.device = device
+    def __init__(self, kernels: Kernels, library: Callable[[DType, Multiply], GpuLibrary]) -> None:
+        self.device = kernels.device
         self._kernels = kernels
         self._library = library
         self._prepared: dict[_Like, _Prepared] = {}

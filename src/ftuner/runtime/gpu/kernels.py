@@ -191,7 +191,7 @@ class Kernels:
     ) -> None:
         """`target`: None to interpret kernels. `sources_per_process`: as in `GpuTuning`."""
         self._sources_per_process = sources_per_process
-        self._device = device
+        self.device = device
         self._target = target
         self._kernels: dict[Source, Kernel] = {}
         self._lock = fork_safe_lock()
@@ -207,7 +207,7 @@ class Kernels:
             with self._lock:
                 found = self._kernels.get(source)
                 if found is None:
-                    found = Kernel(source, self._device, self._target)
+                    found = Kernel(source, self.device, self._target)
                     self._kernels[source] = found
         return found
 

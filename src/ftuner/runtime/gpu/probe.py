@@ -63,7 +63,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class Rates:
-    """Measured rates of a device."""
+    """Measured rates of a device: fields of its hardware model."""
 
     dram_bandwidth_bytes_per_s: float
     l2_bandwidth_bytes_per_s: float
@@ -115,12 +115,8 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
     the values of the nearest recorded machine."""
     like = nearest_recorded(facts)
     known = facts.of_model
-    measured = {
-        "dram_bandwidth_bytes_per_s": rates.dram_bandwidth_bytes_per_s,
-        "l2_bandwidth_bytes_per_s": rates.l2_bandwidth_bytes_per_s,
-        "launch_s": rates.launch_s,
-        "matrix_flops_per_s": {**like.matrix_flops_per_s, **rates.matrix_flops_per_s},
-    }
+    flops_per_s = {**like.matrix_flops_per_s, **rates.matrix_flops_per_s}
+    measured = {**vars(rates), "matrix_flops_per_s": flops_per_s}
     provenance = {
         **like.provenance,
         **dict.fromkeys(known, "system"),
@@ -134,9 +130,7 @@ def hardware_of(facts: DeviceFacts, rates: Rates) -> GpuHardware:
         like.tuning, sustained_matrix_share=1.0, sustained_dram_share=1.0,
         split_matrix_share=min(split, 1.0),
     )  # fmt: skip
-    return replace(
-        like, name=name, provenance=provenance, tuning=tuning, **known, **measured,  # type: ignore[arg-type]
-    )  # fmt: skip
+    return replace(like, name=name, provenance=provenance, tuning=tuning, **known, **measured)
 
 
 def measure(device: torch.device, target: Target, like: GpuHardware) -> Rates:

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple, get_args
 
-import torch
-
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.product_arguments import (
     a_block,
@@ -44,6 +42,7 @@ from ftuner.runtime.gpu.arrays import Tensor, allows_tf32, copied_bytes, matrix_
 from ftuner.runtime.gpu.call_cache import MAX_CALLS
 from ftuner.runtime.gpu.kernels import LATE, BoundKernel, Geometry, Kernel, Kernels
 from ftuner.runtime.gpu.operands import (
+    BoundWindow,
     Product,
     ProductOperands,
     alignment_of,
@@ -75,6 +74,13 @@ class _Like(NamedTuple):
     window: int = 0
     """As in `ProductKernel`."""
 
+    def problem(
+        self, m: int, n: int, k: int, batch: int, window: BoundWindow | None
+    ) -> ProductProblem:
+        read = None if window is None else window.read
+        orders = self.a_order, self.b_order
+        return ProductProblem(m, n, k, batch, *orders, self.alignment, self.c_aligned, read)
+
 
 class _Prepared(NamedTuple):
     """The planner of such products, and all kernels that a plan may launch."""
@@ -102,13 +108,9 @@ class Products:
     """Matrix products on one GPU; safe to use from several threads, each on its own stream."""
 
     def __init__(
-        self,
-        device: torch.device,
-        kernels: Kernels,
-        scratch: Scratch,
-        library: Callable[[DType, Multiply], GpuLibrary],
+        self, kernels: Kernels, scratch: Scratch, library: Callable[[DType, Multiply], GpuLibrary]
     ) -> None:
-        self.device = device
+        self.device = kernels.device
         self._kernels = kernels
         self._library = library
         self._calls: RecentlyUsed[tuple[object, ...], _Call] = RecentlyUsed(MAX_CALLS)
@@ -223,10 +225,7 @@ class Products:
             return operands
         c = operands.c
         (m, n), k, batch = c.shape[-2:], operands.b.shape[-2], math.prod(c.shape[:-2])
-        problem = ProductProblem(
-            m, n, k, batch, like.a_order, like.b_order, like.alignment, like.c_aligned
-        )
-        return self._packing(operands, problem)
+        return self._packing(operands, like.problem(m, n, k, batch, None))
 
     def _like(self, operands: ProductOperands, epilogue: Expr) -> _Like:
         a = operands.a
@@ -248,16 +247,10 @@ class Products:
         """Returns the sources of all kernels that a plan may launch."""
         found = self._written.get(like)
         if found is None:
-            library = self._library(like.dtype, like.multiply)
-            kernels = library.kernels(
-                like.a_order,
-                like.b_order,
-                like.alignment,
-                like.epilogue,
-                like.c_aligned,
-                like.window,
-            )
-            kernels = tuple(replace(kernel, vectors=like.vectors) for kernel in kernels)
+            dtype, multiply, a_order, b_order, both, c_aligned, epilogue, vectors, window = like
+            library = self._library(dtype, multiply)
+            kernels = library.kernels(a_order, b_order, both, epilogue, c_aligned, window)
+            kernels = tuple(replace(kernel, vectors=vectors) for kernel in kernels)
             found = self._written[like] = {kernel: gemm_source(kernel) for kernel in kernels}
         return found
 
@@ -286,18 +279,7 @@ class Products:
             )
         like = self._like(operands, epilogue)
         a_order, b_order = like.a_order, like.b_order
-        problem = ProductProblem(
-            m,
-            n,
-            k,
-            axis.extent,
-            a_order,
-            b_order,
-            like.alignment,
-            like.c_aligned,
-            None if window is None else window.read,
-        )
-        plan, kernel = self._planned(like, problem)
+        plan, kernel = self._planned(like, like.problem(m, n, k, axis.extent, window))
         # Steps of k times split-k are fewer: split-k is at most the steps of a tile.
         if plan.tiles * plan.split_k > MOST_COUNTED:
             raise ShapeError(

@@ -171,7 +171,7 @@ class Program:
         each step."""
         outputs = self._made()
         given = [*map(aligned_copy, inputs), *outputs]
-        launches = [_nothing if step is None else partial(step, given) for step in self._steps]
+        launches = [partial(step, given) if step else lambda: None for step in self._steps]
         return outputs, device_seconds(self._device, launches, self._held_cycles)
 
     def memory_use(self, inputs: Sequence[Tensor], weights_bytes: int) -> Memory:
@@ -223,10 +223,6 @@ class Program:
         except RuntimeError:
             # The error names the tensor.
             return [allocated(s, t, self._device) for s, t in self._outputs]
-
-
-def _nothing() -> None:
-    """The launch of a step that has nothing to do."""
 
 
 def aligned_copy(x: Tensor) -> Tensor:

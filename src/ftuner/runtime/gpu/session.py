@@ -44,7 +44,7 @@ class GpuSession:
         self._hardware = hardware
         self.kernels = Kernels(device, target, hardware.tuning.sources_per_process)
         scratch = self.scratch = Scratch(device)
-        self.products = Products(device, self.kernels, scratch, self.block_library)
+        self.products = Products(self.kernels, scratch, self.block_library)
         self._planned = planned_for(hardware, device)
         self.attentions = Attentions(device, self.kernels, scratch, self._planned)
 

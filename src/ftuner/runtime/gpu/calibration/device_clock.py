@@ -50,7 +50,7 @@ class PlannedProducts(Products):
     """Products of one shape, by one plan."""
 
     def __init__(self, session: GpuSession, plan: ProductPlan) -> None:
-        super().__init__(session.device, session.kernels, session.scratch, session.block_library)
+        super().__init__(session.kernels, session.scratch, session.block_library)
         self._plan = plan
 
     def _planned(self, like: Any, problem: ProductProblem) -> tuple[ProductPlan, Kernel]:
