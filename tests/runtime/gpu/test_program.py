@@ -1,7 +1,8 @@
 """Programs that come again: recorded, and run on tensors of their own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,20 +64,21 @@ class Failing:
         raise RuntimeError("an operation is not permitted while capturing")
 
 
-Run = Callable[[int], torch.Tensor]
+class Stack:
+    """A model whose runs have other data each time, and are compared with the reference."""
 
+    def __init__(self, backend: GpuBackend, **options: Any) -> None:
+        self._graph = stack()
+        self.model = CompiledGraph(self._graph, backend, Options(**options))
+        self._rng = np.random.default_rng(0)
 
-def runner(model: CompiledGraph, graph: Graph) -> Run:
-    """Runs of other data each time, that are compared with the reference."""
-    rng = np.random.default_rng(0)
-
-    def run(rows: int) -> torch.Tensor:
-        index = rng.integers(0, ROWS, rows)
-        (y,) = model.run([torch.from_numpy(index)])
-        assert_close([y.numpy()], reference(graph, {"index": index}), f"{rows} rows")
+    def run(self, rows: int, times: int = 1) -> torch.Tensor:
+        """Returns the result of the last run."""
+        for _ in range(times):
+            index = self._rng.integers(0, ROWS, rows)
+            (y,) = self.model.run([torch.from_numpy(index)])
+            assert_close([y.numpy()], reference(self._graph, {"index": index}), f"{rows} rows")
         return y
-
-    return run
 
 
 @pytest.fixture
@@ -87,10 +89,8 @@ def recorded(h200: GpuBackend, monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
 
 def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) -> None:
-    graph = stack()
-    run = runner(CompiledGraph(graph, h200, Options()), graph)
-    for _ in range(RECORDED_RUN - 1):
-        run(3)
+    run = Stack(h200).run
+    run(3, RECORDED_RUN - 1)
     assert (recorded.made, recorded.replayed) == (0, 0)
     first = run(3)
     kept = first.clone()
@@ -103,16 +103,13 @@ def test_what_comes_again_is_recorded(h200: GpuBackend, recorded: Recordings) ->
 
 
 def test_a_larger_arena_forgets_recordings(h200: GpuBackend, recorded: Recordings) -> None:
-    graph = stack()
-    run = runner(CompiledGraph(graph, h200, Options()), graph)
-    for _ in range(RECORDED_RUN):
-        run(2)
+    run = Stack(h200).run
+    run(2, RECORDED_RUN)
     # Buffers begin at multiples of 256 bytes, which are four rows.
     run(9)
     run(2)
     assert (recorded.made, recorded.replayed) == (1, 1)
-    for _ in range(RECORDED_RUN):
-        run(2)
+    run(2, RECORDED_RUN)
     assert (recorded.made, recorded.replayed) == (2, 3)
 
 
@@ -136,14 +133,12 @@ def test_recordings_are_bounded(
     share = (room + 1) / h200.hardware.dram_bytes
     tuning = GpuTuning(recorded_share_of_dram=share)
     monkeypatch.setattr(h200, "_hardware", replace(h200.hardware, tuning=tuning))
-    graph = stack()
-    model = CompiledGraph(graph, h200, Options())
-    run = runner(model, graph)
-    for rows, made, replayed in ((6, 0, 0), (3, 1, 1), (1, 2, 2), (2, 3, 3), (1, 3, 6)):
-        for _ in range(RECORDED_RUN):
-            run(rows)
+    made = Stack(h200)
+    model, run = made.model, made.run
+    for rows, count, replayed in ((6, 0, 0), (3, 1, 1), (1, 2, 2), (2, 3, 3), (1, 3, 6)):
+        run(rows, RECORDED_RUN)
         # The oldest goes where there is no room for two, and what is too large has none.
-        assert (recorded.made, recorded.replayed) == (made, replayed)
+        assert (recorded.made, recorded.replayed) == (count, replayed)
     assert sum(program.kept_bytes for program in model._programs.values()) <= room
 
 
@@ -151,21 +146,17 @@ def test_what_cannot_be_recorded_is_launched(
     h200: GpuBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(h200, "recorder", Failing)
-    graph = stack()
-    run = runner(CompiledGraph(graph, h200, Options()), graph)
+    run = Stack(h200).run
     for rows in (3, 2):
-        for _ in range(RECORDED_RUN + 2):
-            run(rows)
+        run(rows, RECORDED_RUN + 2)
     assert caplog.text.count("is not recorded") == 1
 
 
 def test_recording_may_be_wanted_later(h200: GpuBackend, recorded: Recordings) -> None:
-    graph = stack()
-    model = CompiledGraph(graph, h200, Options())
+    made = Stack(h200)
+    model, run = made.model, made.run
     model.recording = False
-    run = runner(model, graph)
-    for _ in range(RECORDED_RUN + 1):
-        run(3)
+    run(3, RECORDED_RUN + 1)
     model.recording = True
     run(3)
     assert recorded.made == 1
@@ -188,11 +179,9 @@ def test_precision_is_that_of_load(h200: GpuBackend, recorded: Recordings) -> No
 
 
 def test_a_replay_tells_what_is_out_of_range(h200: GpuBackend, recorded: Recordings) -> None:
-    graph = stack()
-    model = CompiledGraph(graph, h200, Options())
-    run = runner(model, graph)
-    for _ in range(RECORDED_RUN):
-        run(3)
+    made = Stack(h200)
+    model, run = made.model, made.run
+    run(3, RECORDED_RUN)
     with pytest.raises(IndexRangeError, match="out of range"):
         model.run([torch.tensor([0, ROWS, 1])])
     assert recorded.replayed == 2
@@ -202,21 +191,18 @@ def test_a_replay_tells_what_is_out_of_range(h200: GpuBackend, recorded: Recordi
 def test_what_a_caller_captures_has_its_own_memory(
     h200: GpuBackend, recorded: Recordings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = stack()
-    model = CompiledGraph(graph, h200, Options())
-    run = runner(model, graph)
+    made = Stack(h200)
+    model, run = made.model, made.run
     run(2)
     with monkeypatch.context() as patch:
         patch.setattr(graphs, "is_capturing", lambda device: True)
-        for _ in range(RECORDED_RUN + 1):
-            run(9)
+        run(9, RECORDED_RUN + 1)
         # Nothing is read while a graph is captured.
         model.run([torch.tensor([0, ROWS, 1])])
     assert recorded.made == 0
     with pytest.raises(IndexRangeError):
         run(2)
-    for _ in range(RECORDED_RUN - 2):
-        run(2)
+    run(2, RECORDED_RUN - 2)
     # Programs that were bound before still have theirs.
     assert recorded.made == 1
 
@@ -278,12 +264,12 @@ def test_a_step_of_many_launches_is_worth_recording() -> None:
 def test_prepared_shapes_are_recorded_and_trim_forgets_them(
     h200: GpuBackend, recorded: Recordings
 ) -> None:
-    graph = stack()
     kept = KeptMemory()
-    model = CompiledGraph(graph, h200, Options(kept=kept))
+    made = Stack(h200, kept=kept)
+    model = made.model
     assert model.prepare([[(2,)], [(3,)]]) == []
     assert (recorded.made, recorded.replayed) == (2, 2)
-    runner(model, graph)(3)
+    made.run(3)
     assert (recorded.made, recorded.replayed) == (2, 3)
     assert kept.bytes > 0
     kept.trim()
@@ -291,4 +277,4 @@ def test_prepared_shapes_are_recorded_and_trim_forgets_them(
     model.recording = False
     assert model.prepare([[(4,)]]) == []
     assert recorded.made == 2
-    runner(model, graph)(4)
+    made.run(4)
