@@ -118,6 +118,11 @@ class Executable(ABC):
     def threads(self) -> int:
         """CPU threads that a run uses, the caller's own included."""
 
+    @property
+    def isa(self) -> str:
+        """The CPU's ISA that the machine code is for; empty on another device."""
+        return ""
+
     @abstractmethod
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs, for an operand for each input, as `Boundary.admitted` returns them.

@@ -123,6 +123,10 @@ class CompiledGraph(Executable):
         """Number of threads that a run uses, including the caller's."""
         return self.session.threads if self._threads is None else self._threads
 
+    @property
+    def isa(self) -> str:
+        return self.session.kernels.isa.name
+
     def compiled(self) -> Compiled:
         return self._steps.compiled(self.lowered, self._writer.plan_ahead(self.threads))
 
