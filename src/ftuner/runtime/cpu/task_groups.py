@@ -14,12 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.binding_records import (
-    OPERATIONS,
-    Deciding,
-    Found,
-    Summary,
-)
+from ftuner.codegen.llvm.native.binding_records import OPERATIONS, Deciding, Found, Summary
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.arrays import address_of
@@ -27,8 +22,8 @@ from ftuner.runtime.cpu.decision_table import DecisionTable
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
-from ftuner.runtime.shapes.evaluation import DimValues, Layouts
+from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.instructions import Instructions
 from ftuner.runtime.shapes.layout import Areas
 
@@ -48,8 +43,8 @@ class _Group(NamedTuple):
     """Of one of its tasks."""
     condition: Condition | None
     """Under which its tasks have nothing to do, if there is one."""
-    tasks: tuple[Task, ...]
-    """One of each form."""
+    tasks: tuple[tuple[Task, int], ...]
+    """One of each form, and how many values it has."""
 
 
 class TaskGroups:
@@ -61,8 +56,8 @@ class TaskGroups:
     ) -> None:  # fmt: skip
         """`dims`: the instructions of all dims, which are complete."""
         self._layouts, self._hardware, self._find = records.layouts, hardware, runtime.find
-        self._tasks = list(records.tasks)
-        self._groups, members = _grouped(self._tasks, records.layouts)
+        self._tasks = [task for task, _ in records.tasks]
+        self._groups, members = _grouped(records)
         found = dict.fromkeys(g.condition for g in self._groups if g.condition is not None)
         self._conditions = tuple(found)
         numbers = {member: number for number, member in enumerate(sorted(set(members)))}
@@ -227,15 +222,20 @@ class TaskGroups:
                 holds = self._conditions[number].holds(values, workers, self._hardware)
                 self._known.add(digest, key, int(holds), (0,) * Summary.SIZE, (), None)
             else:
-                group = self._groups[number - conditions]
-                self._known.add(digest, key, 0, *self._bound(group, values, workers))
+                group, idle = self._groups[number - conditions], bool(key[1] & 1)
+                self._known.add(digest, key, 0, *self._bound(group, values, workers, idle))
 
     def _bound(
-        self, group: _Group, values: DimValues, workers: int
+        self, group: _Group, values: DimValues, workers: int, idle: bool
     ) -> tuple[tuple[int, ...], Iterable[int], Plans]:
         """The `Summary` of a group, the shares, values and variants of its tasks, and the plans
-        that these point to."""
-        bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
+        that these point to. `idle`: whether its condition holds."""
+        bound = [
+            nothing_to_do(workers, length)
+            if idle
+            else task.bind(values, self._layouts, workers, self._hardware)
+            for task, length in group.tasks
+        ]
         plans = tuple([task.plan for task in bound if task.plan is not None])
         words = [word for task in bound for word in (task.workers, task.chunks, task.together)]
         words += chain.from_iterable((task.tasks, *task.values) for task in bound)
@@ -249,31 +249,25 @@ class TaskGroups:
         return summary, words, plans
 
 
-def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
-    """The groups of some tasks, and for each task the number of its group and its place in it."""
-    together: dict[object, dict[object, Task]] = {}
+def _grouped(records: RecordLayout) -> tuple[list[_Group], list[tuple[int, int]]]:
+    """The groups of all tasks, and for each task the number of its group and its place in it."""
+    together: dict[tuple[object, Condition | None], dict[object, tuple[Task, int]]] = {}
     read: dict[object, PlanKey] = {}
-    places: list[tuple[object, object]] = []
-    for task in tasks:
-        alike = task.plan_key(layouts)
-        key: object = (alike[1:], _condition_of(task))
+    places = []
+    for (task, condition), length in zip(records.tasks, records.task_lengths, strict=True):
+        alike = task.plan_key(records.layouts)
+        key: tuple[object, Condition | None] = (alike[1:], condition)
         read[key] = alike
-        together.setdefault(key, {}).setdefault(alike.form, task)
+        together.setdefault(key, {}).setdefault(alike.form, (task, length))
         places.append((key, alike.form))
     forms: dict[tuple[object, ...], int] = {}
     groups = []
     for key, members in together.items():
-        conditional = _condition_of(next(iter(members.values()))) is not None
-        number = forms.setdefault((*members, conditional), len(forms))
-        own = tuple(members.values())
-        groups.append(_Group(number, read[key], _condition_of(own[0]), own))
+        number = forms.setdefault((*members, key[1] is not None), len(forms))
+        groups.append(_Group(number, read[key], key[1], tuple(members.values())))
     numbers = {
         (key, form): (group, place)
         for group, (key, members) in enumerate(together.items())
         for place, form in enumerate(members)
     }
     return groups, [numbers[place] for place in places]
-
-
-def _condition_of(task: Task) -> Condition | None:
-    return task.condition if isinstance(task, Unless) else None
