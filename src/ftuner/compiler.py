@@ -139,10 +139,9 @@ def _made(
             graph = _imported(record, ())
         except RunTimeNumberError as need:
             options = replace(options, shared=options.shared or SharedWeights())
-            found: Model = SpecializedModel(
-                partial(_imported, record), lambda g: compiled(replace(g), backend, options), need,
-                _declared(record.declared_outputs), options, variants,
-            )  # fmt: skip
+            new = new_models(lambda: record, backend, options)
+            outputs = _declared(record.declared_outputs)
+            found: Model = SpecializedModel(need, outputs, options, new, variants)
         else:
             del record
             if check is not None:
@@ -182,9 +181,9 @@ def variant_maker(
 
 
 def new_models(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> NewModels:
-    """Makes the models for new answers of one that was loaded; the first has the file read."""
+    """Makes the models for new answers; the first has the file read. `options` has shared
+    weights."""
     record = cache(read)
-    options = replace(options, shared=options.shared or SharedWeights())
     return NewModels(
         lambda answers: _imported(record(), answers),
         lambda graph: compiled(replace(graph), backend, options),

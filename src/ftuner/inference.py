@@ -26,7 +26,7 @@ from ftuner.errors import (
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
-from ftuner.runtime.backend import Options
+from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.collections_off import WITHOUT_COLLECTIONS
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.preparing import Extents
@@ -38,7 +38,7 @@ from ftuner.runtime.saved.models import read as read_saved
 from ftuner.runtime.saved.models import save as save_models
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.specialization import NewModels
+from ftuner.runtime.specialization import NewModels, SavedSpecialization
 from ftuner.runtime.variants import Variants
 
 if TYPE_CHECKING:
@@ -325,32 +325,20 @@ def _kept_model(
         place.expect_same()
         return read()
 
-    @cache
-    def maker() -> Any:
-        return _compiler().variant_maker(again, place.backend, options)
-
-    @cache
-    def new() -> Any:
-        return _compiler().new_models(again, place.backend, shared)
-
+    maker = cache(lambda: _compiler().variant_maker(again, place.backend, options))
+    new = cache(lambda: _compiler().new_models(again, place.backend, shared))
     variants: Variants[Any] | None = None
     if found.read.repeated:
         variants = Variants(
             lambda shapes: header().variant(shapes), lambda key, check: maker()(key, check)
         )
     try:
-        if isinstance(found.graph, SplitGraph):
-            coded = replace(options, code=found.code)
-            model: Model = Model(found.graph, place.backend, coded, variants)
-            return (model, header) if place.is_unchanged(found.read) else None
-        coded = replace(shared, code=found.code)
+        coded = options if isinstance(found.graph, SplitGraph) else shared
+        coded = replace(coded, code=found.code)
         late = NewModels(lambda answers: new().imported(answers), lambda g: new().compiled(g))
-        chosen = SpecializedModel.from_saved(
-            found.graph, lambda graph: Model(graph, place.backend, coded), coded, late, variants
-        )
-        assert isinstance(chosen, SpecializedModel)
-        _keep_later(place, chosen, found.read)
-        return (chosen, header) if place.is_unchanged(found.read) else None
+        model = _restored(found.graph, place.backend, coded, late, variants)
+        _keep_later(place, model, found.read)
+        return (model, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
     except OSError as error:
@@ -361,6 +349,18 @@ def _kept_model(
         if place.is_unchanged(found.read):
             place.spoiled(found, error)
         return None
+
+
+def _restored(
+    graph: SplitGraph | SavedSpecialization, backend: Backend, options: Options,
+    new: NewModels | None = None, variants: Variants[Any] | None = None,
+) -> Model:  # fmt: skip
+    """The model of what was compiled before. `new`, `variants`: as of `SpecializedModel`."""
+    if isinstance(graph, SplitGraph):
+        return Model(graph, backend, options, variants)
+    return SpecializedModel(
+        graph.first, graph.outputs, options, new, variants, lambda x: Model(x, backend, options)
+    )
 
 
 def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | None) -> Model:
@@ -383,16 +383,8 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     options = request.options(saved.backend, origin)
     # A file starts fast: the first run of a shape plans it.
     options = replace(options, code=saved.code, plans_ahead=False)
-
-    def made(graph: SplitGraph) -> Model:
-        return Model(graph, saved.backend, options)
-
     try:
-        if isinstance(saved.graph, SplitGraph):
-            return made(saved.graph)
-        found = SpecializedModel.from_saved(saved.graph, made, options)
-        assert isinstance(found, SpecializedModel)
-        return found
+        return _restored(saved.graph, saved.backend, options)
     except FTunerError:
         raise
     except MALFORMED as error:

@@ -57,9 +57,9 @@ class Gated(Model):
         self._wait(1)
         return super().run(feeds)
 
-    def run_batch(self, batch: Any) -> list[list[Any]]:
+    def run_batch(self, batch: Any, **given: Any) -> list[list[Any]]:
         self._wait(len(batch))
-        return super().run_batch(batch)
+        return super().run_batch(batch, **given)
 
     def _wait(self, size: int) -> None:
         self.sizes.append(size)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import field, replace
@@ -23,10 +21,8 @@ import numpy as np
 from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError, QueueFullError
 from ftuner.runtime.model import Model
-from ftuner.serving.worker import Closing, Worker
+from ftuner.serving.worker import Closing, Feeds, Worker, answers
 
-Feeds = Mapping[str, Any]
-_LOG = logging.getLogger(__name__)
 LATEST = 4096
 """Answers whose latency is kept for quantiles. Derived: the 99th percentile then has 40 above."""
 
@@ -264,39 +260,22 @@ class _Queue(Worker):
 
     def _run(self, batch: list[_Request]) -> None:
         began = time.monotonic()
-        answers = self._answers([request.feeds for request in batch])
+        found = answers(self._model, [request.feeds for request in batch])
         ended = time.monotonic()
         with self.changed:
             done = self._done
             done.requests += len(batch)
-            done.failed += sum([isinstance(answer, BaseException) for answer in answers])
+            done.failed += sum([isinstance(answer, BaseException) for answer in found])
             done.batches += 1
             done.rows += sum([request.rows for request in batch])
             done.waiting_s += sum([began - request.arrived for request in batch])
             done.running_s += ended - began
             done.latencies.extend([ended - request.arrived for request in batch])
-        for request, answer in zip(batch, answers, strict=True):
+        for request, answer in zip(batch, found, strict=True):
             if isinstance(answer, BaseException):
                 request.answer.set_exception(answer)
             else:
                 request.answer.set_result(answer)
-
-    def _answers(self, batch: list[Feeds]) -> list[list[Any] | BaseException]:
-        """The outputs of each request, or its error."""
-        if len(batch) > 1:
-            try:
-                return [*self._model.run_batch(batch)]
-            except BaseException as error:
-                # Which requests fail shows when each runs alone.
-                _LOG.debug("a batch of %d requests runs one by one: %s", len(batch), error)
-        return [self._alone(feeds) for feeds in batch]
-
-    def _alone(self, feeds: Feeds) -> list[Any] | BaseException:
-        try:
-            return self._model.run(feeds)
-        except BaseException as error:
-            # As all executors do: the caller gets it, and the thread goes on.
-            return error
 
 
 def _announce(admitted: list[_Request]) -> None:

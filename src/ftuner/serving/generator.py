@@ -14,7 +14,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from ftuner.core.frozen import dataclass
 from ftuner.errors import ClosedError, ConfigurationError, InputError, QueueFullError
 from ftuner.graph.ir import Array
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.serving.worker import Closing, Worker
+from ftuner.serving.worker import Closing, Worker, answers
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """Inputs that are made of the tokens of a text; all others are caches."""
@@ -219,12 +218,12 @@ class _Texts(Worker):
         going = [text for text in texts if not text.cancelled]
         for text in cancelled:
             text.finish(ClosedError("the generator has been closed"))
-        answers = self._answers([self._feeds(text) for text in going])
-        goes_on = [_took(text, x, self._caches) for text, x in zip(going, answers, strict=True)]
+        found = answers(self._model, [self._feeds(text) for text in going], self._exact)
+        goes_on = [_took(text, x, self._caches) for text, x in zip(going, found, strict=True)]
         with self.changed:
             self._running = [text for text, more in zip(going, goes_on, strict=True) if more]
             self._ended += len(texts) - len(self._running)
-            self._tokens += sum([not isinstance(x, BaseException) for x in answers])
+            self._tokens += sum([not isinstance(x, BaseException) for x in found])
             self._steps += bool(going)
         return True
 
@@ -235,22 +234,6 @@ class _Texts(Worker):
         if POSITIONS in self._names:
             feeds[POSITIONS] = np.arange(text.seen, text.seen + count)[None]
         return feeds
-
-    def _answers(self, batch: list[dict[str, Any]]) -> list[list[Array] | BaseException]:
-        """The outputs for each text, or its error."""
-        if len(batch) > 1 and self._model.rows_together:
-            try:
-                return [*self._model.run_batch(batch, exact=self._exact)]
-            except BaseException:
-                # Which of them fail shows when each runs alone.
-                pass
-        return [self._alone(feeds) for feeds in batch]
-
-    def _alone(self, feeds: dict[str, Any]) -> list[Array] | BaseException:
-        try:
-            return self._model.run(feeds)
-        except BaseException as error:
-            return error
 
 
 def _took(text: _Text, answer: list[Array] | BaseException, caches: Sequence[str]) -> bool:
