@@ -19,17 +19,18 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
 from ftuner.errors import ConfigurationError, MissingFileError, ParseError, SavedModelError
 from ftuner.runtime.cache import MODEL_MAGIC
 
+D = TypeVar("D")
 FORMAT = 1
 """Changes when files of the earlier format cannot be read any more."""
 SUFFIX = ".ftuner"
@@ -200,16 +201,12 @@ def _encoded(document: Any) -> bytes:
 
 
 def _digests(file: BinaryIO, first: int, size: int) -> list[str]:
-    if not size:
-        return []
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with memoryview(mapped) as view, view[first : first + size] as rest:
         return _chunk_digests(rest, os.cpu_count() or 1)
 
 
 def _chunk_digests(data: memoryview, threads: int) -> list[str]:
-    places = range(0, len(data), CHUNK_BYTES)
-
     def digest(at: int) -> str:
         """Of the sums of the chunk's rows and columns: five times as fast as of its bytes."""
         chunk = data[at : at + CHUNK_BYTES]
@@ -220,6 +217,11 @@ def _chunk_digests(data: memoryview, threads: int) -> list[str]:
             found.update(np.add.reduce(words, axis=axis, dtype=np.uint64))
         return found.hexdigest()[: 2 * _DIGEST_BYTES]
 
+    return by_threads(digest, range(0, len(data), CHUNK_BYTES), threads)
+
+
+def by_threads(digest: Callable[[int], D], places: range, threads: int) -> list[D]:
+    """The digest of each place, computed by several threads if there are several places."""
     workers = min(threads, len(places))
     if workers < 2:
         return [digest(at) for at in places]
