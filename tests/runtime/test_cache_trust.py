@@ -28,7 +28,7 @@ from ftuner.runtime.cache import (
     Cache,
     default_cache,
 )
-from ftuner.runtime.cpu.compilation import compile_missing
+from ftuner.runtime.cpu.compilation import Compiler
 
 pytestmark = pytest.mark.skipif(not private.HAS_OWNERS, reason="a system without owners and modes")
 OTHER_USER = 54321
@@ -273,7 +273,7 @@ def test_it_compiles_without_a_cache_that_can_be_trusted(kept: Cache) -> None:
     kept.folder.chmod(0o777)
     target = host_target(isas_of(read_system())[0])
     with one_warning("chmod"):
-        objects = compile_missing(small_bundles(), target, kept, None, 3)
+        objects = Compiler(target, kept, 3).compile_missing(small_bundles(), None)
     assert all(found.data for found in objects.values())
 
 

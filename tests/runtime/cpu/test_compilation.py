@@ -22,7 +22,7 @@ from ftuner.errors import CacheWarning, CompileError, ObjectFileError
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.cpu.compilation import compile_missing, load
+from ftuner.runtime.cpu.compilation import Compiler
 
 ELF = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
 TARGET = host_target(HOST_ISAS[0])
@@ -36,8 +36,8 @@ def bundles() -> list[Bundle]:
 
 def loaded(cache: Cache) -> LoadedObject:
     """The bundles in this process, by way of a cache."""
-    wanted = bundles()
-    return load(wanted, compile_missing(wanted, TARGET, cache, None, 3), TARGET, cache, 3)
+    wanted, compiler = bundles(), Compiler(TARGET, cache, 3)
+    return compiler.load(wanted, compiler.compile_missing(wanted, None))
 
 
 def patched(data: bytes, place: int, value: bytes) -> bytes:
@@ -76,7 +76,7 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, kept: bool
 ) -> None:
     cache = Cache(tmp_path)
-    sound = compile_missing(bundles(), TARGET, cache, None, 3)
+    sound = Compiler(TARGET, cache, 3).compile_missing(bundles(), None)
     keys = [bundle_key(bundle, TARGET) for bundle in bundles()]
     own, other = (sound[bundle].data for bundle in bundles())
     spoiled = WRONG[wrong](own, other)
@@ -105,7 +105,7 @@ def _refuse(*_: object) -> None:
 def test_objects_that_do_not_go_together_are_all_compiled_again(tmp_path: Path) -> None:
     """Each has what its bundle asks for; both have more."""
     cache = Cache(tmp_path)
-    compile_missing(bundles(), TARGET, cache, None, 3)
+    Compiler(TARGET, cache, 3).compile_missing(bundles(), None)
     whole = LARGER.format(*(symbol for bundle in bundles() for symbol in bundle.symbols))
     data = compile_object(whole, TARGET)
     for bundle in bundles():

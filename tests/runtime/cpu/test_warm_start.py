@@ -140,7 +140,7 @@ def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
             assert kernels._started is started
             wanted = [kernels._runtime_bundle(), kernels._first_family()]
             asked = [process.first for process in started._processes][:2]
-            assert asked == [compilation._request(b, kernels._llvm_target) for b in wanted]
+            assert asked == [compilation.requested(b, kernels._llvm_target) for b in wanted]
             assert kernels.runtime.addresses
     assert not started.wait
     assert new._ahead.started is None
