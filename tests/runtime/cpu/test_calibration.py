@@ -101,8 +101,7 @@ def test_a_clock_that_jumps_back_is_no_time(machine: Machine) -> None:
     assert math.isfinite(found.seconds)
 
 
-def test_a_line_and_the_closest() -> None:
-    assert stand.line([1.0, 2.0, 4.0], [5.0, 7.0, 11.0]) == pytest.approx((3.0, 2.0))
+def test_the_closest() -> None:
     true = (0.8, 3.0)
     own = [4.0, 16.0, 40.0]
 

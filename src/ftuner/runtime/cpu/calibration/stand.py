@@ -32,14 +32,6 @@ def geometric(least: float, most: float, steps: int) -> list[float]:
     return [least * (most / least) ** (i / (steps - 1)) for i in range(steps)]
 
 
-def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Where the line of least squares through some points begins, and its slope."""
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    return mean_y - slope * mean_x, slope
-
-
 def closest(
     candidates: Iterable[tuple[float, ...]], modelled: Callable[..., Sequence[float]],
     measured: Sequence[float], prior: tuple[float, ...], weight: float,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from statistics import linear_regression
 
 import numpy as np
 
 from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.stand import Stand, between, closest, geometric, line
+from ftuner.runtime.cpu.calibration.stand import Stand, between, closest, geometric
 from ftuner.runtime.cpu.trials import Trial
 
 _SHORT_STEPS = (8, 16, 24, 32)
@@ -42,10 +43,10 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
 
     vectors = [float(stand.tile(mr).accumulators) for mr in heights]
     begins = [
-        line([float(k) for k in _SHORT_STEPS], [of_panel(mr, k) for k in _SHORT_STEPS])[0]
+        linear_regression(_SHORT_STEPS, [of_panel(mr, k) for k in _SHORT_STEPS]).intercept
         for mr in heights
     ]
-    entering, of_vector = line(vectors, begins)
+    of_vector, entering = linear_regression(vectors, begins)
     # Beside other load, a difference may be next to nothing, or less.
     measured = [
         max(of_panel(mr, _LONG_STEPS) - of_panel(mr, _SHORT_STEPS[-1]), 1.0)
