@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.conftest import recorded_cpus
+from tests.frontends.onnx_models import parsed
+from tests.graph.graphs import ops
 from tests.reference import lie, product_bound, uniform
 from tests.runtime.cpu.test_narrow_weights import PANELS, strides_of
 
@@ -66,10 +67,6 @@ def graph_of(k: int, blocks: Any, dtype: DType) -> Graph:
     return builder.graph([x], [("y", result)])
 
 
-def operators(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
-
-
 def assert_right(got: Any, x: Any, weight: Any) -> None:
     """`got` is what the graph gives: sums with a bias, and their tangents."""
     sums, bound = product_bound(x, weight, extra=5)
@@ -87,7 +84,7 @@ def test_any_rows_and_threads(
 ) -> None:
     blocks, dtype = some_blocks(k, n, bits, numbers, zeros)
     graph = optimised(graph_of(k, blocks, dtype), halves=False)
-    assert "block_matmul" in operators(graph)
+    assert "block_matmul" in ops(graph)
     weight = of_blocks(blocks, dtype)[:k]
     for threads in (1, 3):
         run = CompiledGraph(replace(graph), backend, Options(threads=threads))
@@ -140,23 +137,17 @@ def test_every_candidate_is_right(
 
 def layers_of(path: Path, layers: int) -> list[Any]:
     """Write a model of MatMulNBits; returns the weights of its layers."""
-    size, weights, nodes, constants = 128, [], [], []
+    size, weights, nodes, constants = 128, [], "", {}
     for i in range(layers):
         levels = RNG.integers(0, 256, (size, 4, 16), dtype=np.uint8)
         scales = RNG.uniform(0.5, 1, (size, 4)).astype(np.float32) / 50
         zeros = RNG.integers(0, 256, (size, 2), dtype=np.uint8)
-        arrays = {f"q{i}": levels, f"s{i}": scales, f"z{i}": zeros}
-        constants += [numpy_helper.from_array(x, name) for name, x in arrays.items()]
-        nodes.append(helper.make_node(
-            "MatMulNBits", [f"x{i}", *arrays], [f"x{i + 1}"], domain="com.microsoft", K=size,
-            N=size, bits=4, block_size=32))  # fmt: skip
+        constants |= {f"q{i}": levels, f"s{i}": scales, f"z{i}": zeros}
+        given = f"<K={size}, N={size}, bits=4, block_size=32>(x{i}, q{i}, s{i}, z{i})"
+        nodes += f"x{i + 1} = com.microsoft.MatMulNBits{given} "
         weights.append(of_blocks(*blocks_of(levels, 4, scales, unpacked_zeros(zeros))))
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["m", size])
-            for name in ("x0", f"x{layers}")]  # fmt: skip
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], constants)
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=domains, ir_version=10)
-    path.write_bytes(model.SerializeToString())
+    text = f"(float[m, {size}] x0) => (float[m, {size}] x{layers}) {{ {nodes}}}"
+    path.write_bytes(parsed(text, 21, **constants).SerializeToString())
     return weights
 
 
@@ -210,7 +201,7 @@ def test_products_of_one_operand_are_merged() -> None:
             results.append(by_blocks(x, blocks, dtype).transpose((1, 0)))
     graph = builder.graph([x], [(f"y{i}", y) for i, y in enumerate(results)])
     merged = optimised(graph, halves=False)
-    assert operators(merged).count("block_matmul") == 1
+    assert ops(merged).count("block_matmul") == 1
     given = uniform(4, (5, 64), "float32")
     for got, weight in zip(run_reference(merged, [given]), weights, strict=True):
         np.testing.assert_allclose(got.T, given @ weight, rtol=1e-4, atol=1e-4)
@@ -220,7 +211,7 @@ def test_devices_without_them_multiply_floats() -> None:
     blocks, dtype = some_blocks(64, 40, 4, 32, True)
     graph = graph_of(64, blocks, dtype)
     found = optimised(graph, halves=True)
-    assert "block_matmul" not in operators(found)
+    assert "block_matmul" not in ops(found)
     x = uniform(2, (3, 64), "float32")
     np.testing.assert_array_equal(run_reference(found, [x])[0], run_reference(graph, [x])[0])
 
