@@ -8,17 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.graph.graphs import (
-    B,
-    Maker,
-    S,
-    assert_close,
-    builds,
-    graph_of,
-    inputs_of,
-    layer,
-    reference,
-)
+from tests.graph.graphs import B, Maker, S, assert_close, graph_of, inputs_of, layer, reference
 
 from ftuner.core.dim import symbol
 from ftuner.graph.ir import Graph, Value
@@ -39,21 +29,27 @@ from ftuner.schedules.product.cpu_binding import ProductTask
 from ftuner.schedules.product.step import ProductStep
 
 
-@builds
-def fork(g: Maker) -> list[Value]:
+def fork() -> Graph:
     """Two sums that do not depend on each other, and one of both."""
-    x, y = g.given("x", B, S), g.given("y", B, S)
-    left = g.add("reduce", x, kind="sum", axes=(1,))
-    right = g.add("reduce", y, kind="maximum", axes=(1,))
-    return [left, right, g.add("multiply", g.add("exp", left), right)]
+
+    def body(g: Maker) -> list[Value]:
+        x, y = g.given("x", B, S), g.given("y", B, S)
+        left = g.add("reduce", x, kind="sum", axes=(1,))
+        right = g.add("reduce", y, kind="maximum", axes=(1,))
+        return [left, right, g.add("multiply", g.add("exp", left), right)]
+
+    return graph_of(body)
 
 
-@builds
-def beside(g: Maker) -> list[Value]:
+def beside() -> Graph:
     """A product too small for several workers, beside a sum that all take part in."""
-    x, y = g.given("x", B, 6), g.given("y", S, B)
-    product = g.add("matmul", x, g.weight(6, 5))
-    return [product, g.add("reduce", y, kind="sum", axes=(1,))]
+
+    def body(g: Maker) -> list[Value]:
+        x, y = g.given("x", B, 6), g.given("y", S, B)
+        product = g.add("matmul", x, g.weight(6, 5))
+        return [product, g.add("reduce", y, kind="sum", axes=(1,))]
+
+    return graph_of(body)
 
 
 def test_independent_steps_share_a_stage() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, builds, graph_of, inputs_of, layer, reference
+from tests.graph.graphs import B, Maker, S, graph_of, inputs_of, layer, reference
 from tests.runtime.batch_graphs import assert_equal, biased, encoder_of, requests, translator
 from tests.runtime.cpu.small_models import compiled as part_of
 from tests.runtime.cpu.small_models import small
@@ -102,7 +102,8 @@ def test_a_weight_that_is_read_transposed(
     def made(g: Maker) -> Any:
         words = g.weight(40, 64)
         x = g.add("gather", words, g.given("at", B, S, dtype=INT64), axis=0)
-        return g.add("matmul", g.gelu(g.linear(x, 64)), words.transpose((1, 0)))
+        with g.writing():
+            return g.add("matmul", g.gelu(g.linear(x, 64)), words.transpose((1, 0)))
 
     graph = graph_of(made)
     model = Model(optimised(graph, halves=False), widest)
@@ -135,9 +136,10 @@ def test_rows_of_all_are_as_many_as_those_of_a_request(widest: CpuBackend) -> No
 
     def made(g: Maker) -> Any:
         x = g.add("gather", g.weight(3, 64), g.given("at", S, dtype=INT64), axis=0)
-        y = g.linear(x, 64)
-        weights = g.add("softmax", y @ y.transpose((1, 0)), axis=1, log=False)
-        return tanh(g.linear(weights @ y, 64))
+        with g.writing():
+            y = g.linear(x, 64)
+            weights = g.add("softmax", y @ y.transpose((1, 0)), axis=1, log=False)
+            return tanh(g.linear(weights @ y, 64))
 
     model = Model(optimised(graph_of(made), halves=False), widest, Options(2))
     for lengths in ([40, 30], [70, 50], [30, 40, 70]):
@@ -196,22 +198,26 @@ def test_few_rows_run_together_if_bits_may_differ(
     assert runs.count > 0
 
 
-@builds
-def decoder_of(g: Maker, steps: int) -> Any:
+def decoder_of(steps: int) -> Graph:
     """The last rows of texts by products of their own, between which each text is scaled."""
-    at = g.given("at", B, S, dtype=INT64)
-    x = g.linear(g.add("gather", g.weight(3, 64), at, axis=0), 64)
-    q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
-    seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, None)
-    x = g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64) + x
-    ends = {"starts": (0, S - 1, 0), "steps": (1, 1, 1), "shape": (B, 1, 64)}
-    last = g.add("reshape", g.add("slice", x, **ends), shape=(B, 64))
-    last = last * g.given("v", B, 64)
-    for _ in range(steps):
-        last = g.gelu(g.linear(last, 64))
-        scores = g.add("matmul", x, g.add("reshape", last, shape=(B, 64, 1)))
-        last = last * g.add("reshape", scores.mean([1]), shape=(B, 1))
-    return g.linear(last, 200), g.linear(x, 8)
+
+    def made(g: Maker) -> Any:
+        at = g.given("at", B, S, dtype=INT64)
+        x = g.linear(g.add("gather", g.weight(3, 64), at, axis=0), 64)
+        with g.writing():
+            q, v = g.heads(x, 2, (0, 2, 1, 3)), g.heads(x, 2, (0, 2, 1, 3))
+            seen = g.attention(q, g.heads(x, 2, (0, 2, 3, 1)), v, 0.2, None)
+            x = g.linear(g.add("reshape", seen.transpose((0, 2, 1, 3)), shape=x.shape), 64) + x
+            ends = {"starts": (0, S - 1, 0), "steps": (1, 1, 1), "shape": (B, 1, 64)}
+            last = g.add("reshape", g.add("slice", x, **ends), shape=(B, 64))
+            last = last * g.given("v", B, 64)
+            for _ in range(steps):
+                last = g.gelu(g.linear(last, 64))
+                scores = g.add("matmul", x, g.add("reshape", last, shape=(B, 64, 1)))
+                last = last * g.add("reshape", scores.mean([1]), shape=(B, 1))
+            return g.linear(last, 200), g.linear(x, 8)
+
+    return graph_of(made)
 
 
 @pytest.mark.parametrize("steps", [0, 2])

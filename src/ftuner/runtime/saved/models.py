@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -48,14 +48,16 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.specialization import SavedSpecialization, SpecializedModel
-from ftuner.ukernels.cpu.library import Family, LibraryName
+
+if TYPE_CHECKING:
+    from ftuner.runtime.cpu.compilation import Object
 
 _USED_FLAGS = (
     "abm", "adx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni", "popcnt",
@@ -115,24 +117,14 @@ class SavedKernels(Kernels):
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         super().__init__(hardware, isa, cache)
         self._files: list[Image] = []
-        self._code = LoadedObject((), ())
-        """All that is loaded."""
 
     def add(self, image: Image) -> LoadedObject:
-        """Load the code of a file, unless other files have all of it; returns all that is loaded.
-
-        Raises:
-            ObjectFileError: it is damaged.
-        """
         names = image.entries.keys()
         with self._lock:
-            if not names <= self._code.addresses.keys():
-                self._code.add(LoadedObject.of_image(image))
+            found = super().add(image)
             if not any(names <= known.entries.keys() for known in self._files):
                 self._files.append(image)
-            if self._runtime is None:
-                self._runtime = NativeRuntime(self._code)
-        return self._code
+        return found
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
@@ -140,19 +132,11 @@ class SavedKernels(Kernels):
         found = [image for image in self._files if names <= image.entries.keys()]
         return min(found, key=lambda image: len(image.data))
 
-    def prepare(
-        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
-        progress: Progress | None = None,
-    ) -> None:  # fmt: skip
-        """Everything is there."""
-
-    def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        missing = [name for b in bundles for name in b.symbols if name not in self._code.addresses]
-        if missing:
-            raise SavedModelError(
-                f"the file lacks the machine code of {', '.join(missing)}; save the model again"
-            )
-        return self._code
+    def _compiled_objects(
+        self, bundles: Sequence[Bundle], progress: Progress | None
+    ) -> dict[Bundle, Object]:
+        names = ", ".join(symbol for bundle in bundles for symbol in bundle.symbols)
+        raise SavedModelError(f"the file lacks the machine code of {names}; save the model again")
 
 
 class SavedBackend(CpuBackend):
