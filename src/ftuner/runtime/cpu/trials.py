@@ -137,7 +137,8 @@ class Pace:
 
     def __init__(self, reference: Trial) -> None:
         self._reference = reference
-        self._best_s = min(reference.burst(_PACE_CALLS) for _ in range(_PACE_ROUNDS))
+        self.seconds = min(reference.burst(_PACE_CALLS) for _ in range(_PACE_ROUNDS))
+        """The shortest time of the reference so far."""
         self.bursts = 0
         self.slow = 0
         """Bursts of which the pace was slow, of all `bursts`."""
@@ -147,17 +148,12 @@ class Pace:
         """Share of the bursts of trials beside which the pace was slow."""
         return self.slow / max(self.bursts, 1)
 
-    @property
-    def seconds(self) -> float:
-        """The shortest time of the reference so far."""
-        return self._best_s
-
     def slowdown(self) -> float:
         """The time of the reference now, over the shortest so far."""
         self._reference.burst(1)
         now = self._reference.burst(_PACE_CALLS)
-        self._best_s = min(self._best_s, now)
-        return now / self._best_s
+        self.seconds = min(self.seconds, now)
+        return now / self.seconds
 
 
 def timed(

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ftuner.core.cpu.tile import PACKED, ROW, RegisterTile
 from ftuner.cost.cpu.tile import AT_HAND, Reading, overlapped, step_cycles, tile_cycles
 from ftuner.cost.step import rate_bytes_per_s
@@ -47,6 +49,13 @@ def closest(
 
     found = min(candidates, key=lambda c: loss(c)[0])
     return found, loss(found)[1]
+
+
+def mean_logarithms(timings: Sequence[Timing], count: int) -> list[float]:
+    """Of the seconds of each of `count` equal parts of some timings."""
+    logarithms = np.log([timing.seconds for timing in timings]).reshape(count, -1)
+    found: list[float] = logarithms.mean(axis=1).tolist()
+    return found
 
 
 def preferred(scores: Mapping[Any, float], prior: object, noise: float) -> Any:
@@ -112,9 +121,6 @@ class Stand:
 
     def tile(self, mr: int) -> RegisterTile:
         return self.family.by_height[mr].tile
-
-    def level(self, name: str) -> MemoryLevel:
-        return next(level for level in self.hardware.levels if level.name == name)
 
     def weights(self, level: MemoryLevel) -> Weights:
         """A weight of whole panels that comes from a level."""
