@@ -90,11 +90,6 @@ def compile_file(read: Callable[[], ModelRecord], backend: Backend, options: Opt
     Raises:
         As `load`, and what `read` does.
     """
-    with backend.compiled_ahead():
-        return _compiled_file(read, backend, options)
-
-
-def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> Model:
     records = [read()]
     header = records[0].header()
     if any(v.dims is None for v in header.inputs):

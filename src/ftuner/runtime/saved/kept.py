@@ -149,11 +149,10 @@ class Place:
                 size = sum(view.nbytes for view in sections.views)
                 if size <= most:
                     break
-            changed = not self.is_unchanged(read)
+            if not self.is_unchanged(read):
+                return
         except (FTunerError, OSError, MemoryError, RecursionError) as error:
             _LOG.info("%s is not kept in the cache: %r", self.path, error)
-            return
-        if changed:
             return
         content = {
             "header": header, "repeated": read.repeated, "files": files, "entries": entries,
