@@ -113,7 +113,7 @@ class Generator(Closing):
                 f"max_texts is {max_texts} and max_queue {max_queue}; expected 1 or more"
             )
         self._past = _empty_past(model)
-        self._texts = _Texts(self, model, [*self._past], max_texts, max_queue, exact)
+        self._texts = _Texts(self, model, max_texts, max_queue, exact)
 
     def generate(
         self, prompt: Sequence[int], *, max_tokens: int, end: Collection[int] = (),
@@ -172,11 +172,9 @@ class _Texts(Worker):
     """The texts of a generator, and the thread that generates them."""
 
     def __init__(
-        self, owner: Generator, model: Model, caches: list[str], most: int, max_queue: int,
-        exact: bool,
-    ) -> None:  # fmt: skip
-        self._exact = exact
-        self._model, self._caches, self._most, self._max_queue = model, caches, most, max_queue
+        self, owner: Generator, model: Model, most: int, max_queue: int, exact: bool
+    ) -> None:
+        self._model, self._most, self._max_queue, self._exact = model, most, max_queue, exact
         self._names = {spec.name for spec in model.inputs}
         super().__init__(owner)
 
@@ -219,7 +217,7 @@ class _Texts(Worker):
         for text in cancelled:
             text.finish(ClosedError("the generator has been closed"))
         found = answers(self._model, [self._feeds(text) for text in going], self._exact)
-        goes_on = [_took(text, x, self._caches) for text, x in zip(going, found, strict=True)]
+        goes_on = [_took(text, x) for text, x in zip(going, found, strict=True)]
         with self.changed:
             self._running = [text for text, more in zip(going, goes_on, strict=True) if more]
             self._ended += len(texts) - len(self._running)
@@ -236,14 +234,14 @@ class _Texts(Worker):
         return feeds
 
 
-def _took(text: _Text, answer: list[Array] | BaseException, caches: Sequence[str]) -> bool:
+def _took(text: _Text, answer: list[Array] | BaseException) -> bool:
     """Give a text its next token; whether it goes on."""
     try:
         if isinstance(answer, BaseException):
             raise answer
         logits, *past = answer
         text.seen += text.given.shape[1]
-        text.past = dict(zip(caches, past, strict=True))
+        text.past = dict(zip(text.past, past, strict=True))
         token = int(text.choose(logits[0, -1]))
         text.given = np.array([[token]])
         going = text.add(token)
