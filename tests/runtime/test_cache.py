@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -109,11 +110,7 @@ def test_temporary_files_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cache = Cache(tmp_path)
     cache.write("objects", "one", PAYLOAD)
     assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError("no space left")))
     with pytest.warns(CacheWarning, match="no space left"):
         cache.write("objects", "two", PAYLOAD)
     assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 from tests.runtime.test_cache import PAYLOAD, small_bundles
@@ -238,13 +239,9 @@ def test_systems_that_refuse(
     kept: Cache, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
     """A full disk, a read-only one, a quota, a broken one: at most a warning."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     os.utime(place(kept, "entry"), (0, 0))
     module = __import__("tempfile") if call == "mkstemp" else os
-    monkeypatch.setattr(module, call, refuse)
+    monkeypatch.setattr(module, call, Mock(side_effect=OSError(number, os.strerror(number))))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -367,10 +364,7 @@ def test_orphaned_temporary_files_go(kept: Cache) -> None:
 def test_an_interrupt_leaves_no_temporary_file(
     kept: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         kept.write("objects", "two", PAYLOAD)
     assert [path.name for path in place(kept, "kind").iterdir()] == ["one"]

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.codegen.llvm.objects import object_of
@@ -84,7 +85,8 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     cache.write(OBJECTS, keys[0], spoiled)
     if not kept:
         for call in ("unlink", "replace"):
-            monkeypatch.setattr(os, call, _refuse)
+            refuse = Mock(side_effect=PermissionError("a read-only file system"))
+            monkeypatch.setattr(os, call, refuse)
     with pytest.warns(CacheWarning, match=f"{keys[0]} is damaged or not ours"):
         found = loaded(cache)
     assert all(found.addresses[s] for bundle in bundles() for s in bundle.symbols)
@@ -95,10 +97,6 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
             warnings.simplefilter("error")
             loaded(cache)
     assert cache.read(OBJECTS, keys[1]) == other
-
-
-def _refuse(*_: object) -> None:
-    raise PermissionError("a read-only file system")
 
 
 @ELF
@@ -139,9 +137,7 @@ def test_what_was_compiled_just_now_is_no_matter_of_the_cache(
 
 
 def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> bytes:
-        raise RuntimeError("LLVM ERROR: out of registers")
-
+    fail = Mock(side_effect=RuntimeError("LLVM ERROR: out of registers"))
     monkeypatch.setattr("ftuner.codegen.llvm.objects.compile.compile_bundle", fail)
     with pytest.raises(CompileError, match=r"cannot compile gemm_\S+: RuntimeError: LLVM ERROR"):
         loaded(Cache(tmp_path))
