@@ -127,7 +127,7 @@ class Batches(ABC):
         return 0
 
     def _together(
-        self, batch: Sequence[Mapping[str, object]], exact: bool
+        self, batch: Sequence[Mapping[str, object]], exact: bool = True
     ) -> list[list[Any]] | None:
         """As `run_batch`, by one program; None where each request is better a run."""
         alone = self._joining

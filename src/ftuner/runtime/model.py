@@ -225,7 +225,7 @@ class Model(Batches, Shown):
 
     def _ran(self, feeds: Mapping[str, object], note: Note | None = None) -> list[Any]:
         """As `run`: by a variant where extents contradict the names of dims in the file."""
-        key = self._new_key()
+        key = self._keys.next() if self._draws else None
         if self.variants is None or not self.variants.used:
             try:
                 return self._run(feeds, key, note)
@@ -269,12 +269,9 @@ class Model(Batches, Shown):
             return calls
         return alone.remembered(calls, arrays, outputs)
 
-    def _new_key(self) -> Array | None:
-        """The key of the next run; None if it draws no random numbers."""
-        return self._keys.next() if self._draws else None
-
     def _coming_key(self) -> Array | None:
-        """The same for what is measured: runs draw the same numbers as without it."""
+        """The key of what is measured, which the next run has, too; None if it draws no random
+        numbers."""
         return self._keys.coming() if self._draws else None
 
     def _operands(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
