@@ -334,7 +334,7 @@ def _kept_model(
     except OSError as error:
         _LOG.info("%s: %s", place.path, error)
         return None
-    except (FTunerError, *saved_models.MALFORMED) as error:
+    except (FTunerError, *container.MALFORMED) as error:
         # What is made of a file that changes meanwhile says nothing of the entry.
         if place.is_unchanged(found.read):
             place.spoiled(found, error)
@@ -377,7 +377,7 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
         return _restored(saved.graph, saved.backend, options)
     except FTunerError:
         raise
-    except saved_models.MALFORMED as error:
+    except container.MALFORMED as error:
         raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 
 

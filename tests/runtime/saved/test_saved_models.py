@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -343,6 +344,20 @@ def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
     again = [ftuner.load(saved) for _ in range(3)]
     assert (len(kernels._files), len(kernels._images)) == before
     assert {id(model._options.code) for model in (kept, *again)} == {id(kept._options.code)}
+
+
+def test_code_is_freed_with_its_models(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(recurrent()[0]), path)
+    kept, other = ftuner.load(saved), ftuner.load(path)
+    code, (executable,) = weakref.ref(other._options.code), kept.all_executables()
+    session = executable.session  # type: ignore[attr-defined]
+    del other
+    # The uKernels of a library stay.
+    session._products.clear()
+    session.kernels._compiled.clear()
+    gc.collect()
+    assert code() is None
 
 
 def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:

@@ -37,6 +37,11 @@ SUFFIX = ".ftuner"
 CHUNK_BYTES = 1 << 20
 MAX_SECTIONS = 1 << 20
 MAX_DOCUMENT_BYTES = 1 << 28
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What is raised by code that reads values of wrong types."""
 SLACK_BYTES = 256
 """After each section: as much as kernels may read beyond what they use."""
 _HEADER = struct.Struct("<14sHQQ")
@@ -178,7 +183,7 @@ def _checked(data: memoryview, threads: int) -> Opened:
         document = json.loads(bytes(encoded))
         table, chunks, content = document["sections"], document["chunks"], document["content"]
         sections = [(int(at), int(size)) for at, size in table]
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise ParseError(f"its document is malformed: {error}") from error
     rest = data[first:]
     if len(sections) > MAX_SECTIONS or any(

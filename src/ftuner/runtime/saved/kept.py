@@ -106,13 +106,13 @@ class Place:
                 except OSError as error:  # Of the model's files: the entry is as it was.
                     _LOG.info("%s: %s", self.path, error)
                     return None
-                except (ParseError, *models.MALFORMED):
+                except (ParseError, *container.MALFORMED):
                     if self.is_unchanged(known):
                         raise
                     return None
                 code = self.backend.kernels.add(models.image_of(content, sections))
                 return Found(graph, code, known, data)
-            except models.MALFORMED as error:
+            except container.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
         found = self.backend.cache.read_file(MODELS, self.key, read)

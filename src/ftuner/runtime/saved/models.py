@@ -179,11 +179,6 @@ def backend_for(document: Any, isa: str, image: Image) -> tuple[CpuBackend, Load
 
 _LOG = logging.getLogger(__name__)
 _COMPILER = "llvmlite"
-MALFORMED = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
-    TypeError, ValueError,
-)  # fmt: skip
-"""What is raised by code that reads values of wrong types."""
 
 
 class Saved(NamedTuple):
@@ -341,12 +336,12 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
         return Saved(graph, backend, code, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
-    except (DatasetError, ParseError, *MALFORMED) as error:
+    except (DatasetError, ParseError, *container.MALFORMED) as error:
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
 def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
-    """The machine code of a body. Raises what `MALFORMED` lists."""
+    """The machine code of a body. Raises what `container.MALFORMED` lists."""
     return Image(**{**body["code"], "data": _section(sections, body["code"]["data"])})
 
 
@@ -354,7 +349,7 @@ def graph_of(
     body: Any, sections: Sequence[memoryview], files: Files | None = None
 ) -> SplitGraph | SavedSpecialization:
     """The steps of a body, with its weights. `files`: of which it makes some, and which is kept
-    until these are packed. Raises ParseError, and what `MALFORMED` lists."""
+    until these are packed. Raises ParseError, and what `container.MALFORMED` lists."""
     made: dict[int, Array] = {}
     if files is not None:
         made = {number: _made_again(number, sections, files) for number in body["made"]}
@@ -380,7 +375,7 @@ def value_of(
     table: int, sections: Sequence[memoryview], made: Mapping[int, Array] = MappingProxyType({})
 ) -> Any:
     """The value of the table in a section. `made`: arrays of numbers that are made of files. Raises
-    ParseError, and what `MALFORMED` lists."""
+    ParseError, and what `container.MALFORMED` lists."""
 
     def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         if number in made:
