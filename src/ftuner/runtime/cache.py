@@ -262,13 +262,11 @@ class Cache:
         bound is exceeded."""
         entries = self.entries()
         total = sum(entry.bytes for entry in entries)
-        if total > self.max_bytes:
-            for entry in sorted(entries, key=lambda entry: (entry.kind != MODELS, entry.used_s)):
-                if total <= KEPT_AFTER_TRIM * self.max_bytes:
-                    break
-                if (entry.kind, entry.key) != (kind, key):
-                    self.drop(entry.kind, entry.key)
-                    total -= entry.bytes
+        most = self.max_bytes if total <= self.max_bytes else KEPT_AFTER_TRIM * self.max_bytes
+        for entry in sorted(entries, key=lambda entry: (entry.kind != MODELS, entry.used_s)):
+            if total > most and (entry.kind, entry.key) != (kind, key):
+                self.drop(entry.kind, entry.key)
+                total -= entry.bytes
         self._bytes = total
 
     @contextmanager

@@ -236,7 +236,8 @@ class SpecializedModel(ChosenModel):
         while isinstance(at, _Question):
             name, exact, what, _ = at.asked
             (found,) = at.model._run({**feeds, **sizes}, key, note)
-            elements = _on_host(found)
+            # A tensor may be on a GPU.
+            elements: Array = np.asarray(found.cpu() if hasattr(found, "cpu") else found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(
                     f"{what}, and has {elements.size} elements; at most {MOST_EXACT}"
@@ -326,9 +327,3 @@ def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:
                 return None
             parts.append((array_of(x.detach(), name) if is_tensor(x) else x).tobytes())
     return tuple(parts)
-
-
-def _on_host(x: Any) -> Array:
-    """An array, or a tensor on a GPU, as an array."""
-    found: Array = np.asarray(x.cpu() if hasattr(x, "cpu") else x)
-    return found

@@ -8,7 +8,6 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from ftuner.core.fork_safety import renew_after_fork
@@ -34,12 +33,9 @@ class Closing(ABC):
     def __enter__(self: Itself) -> Itself:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close it; after an error, what waits is cancelled."""
-        self.close(drain=error is None)
+        self.close(drain=kind is None)
 
 
 class Worker(ABC):

@@ -1,7 +1,6 @@
 """Products of float32 rows by weights of few bits equal float64 references, widened in registers or
 before."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 from tests.conftest import recorded_cpus
 from tests.frontends.onnx_models import parsed
 from tests.graph.graphs import ops
-from tests.reference import lie, product_bound, uniform
-from tests.runtime.cpu.test_narrow_weights import PANELS, strides_of
+from tests.reference import product_bound, uniform
+from tests.runtime.cpu.test_narrow_weights import PANELS, by_candidates
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -26,14 +25,12 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.narrow_weights import by_blocks
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.plan import Choice
 from ftuner.planner.cpu.planner import best_width, planner_for
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.packed_weights import Panels, pack, unpacked
-from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.reference import run_reference
 from ftuner.schedules.product.cpu_binding import shared_epilogue
 from ftuner.ukernels.cpu.library import build_library
@@ -91,22 +88,6 @@ def test_any_rows_and_threads(
         for rows in ROWS:
             x = uniform(rows, (rows, k), "float32")
             assert_right(run.run([x])[0], x, weight)
-
-
-def by_candidates(
-    products: Products, panels: Panels, x: Any, workers: int
-) -> Iterator[tuple[Choice, Any]]:
-    """The choice and the result of each candidate, which writes nothing else."""
-    rows, types = len(x), products.compiled.library.types
-    problem = panels.problem(rows, workers)
-    for candidate in products.planner.candidates(problem):
-        if candidate.fits(rows):
-            y, memory = lie("padded", np.full((rows, panels.n), np.nan, np.float32), guard=99.0)
-            plan = products.planner.lay_out(problem, candidate)
-            strides = strides_of(x, y)._replace(a_k=types.a.itemsize)
-            products.launch(products.encode(plan, strides), x, panels.packed, y, None)
-            assert np.count_nonzero(memory == 99.0) == memory.size - y.size
-            yield candidate.choice, y
 
 
 @pytest.mark.each_value

@@ -10,8 +10,8 @@ from tests.conftest import recorded_cpus
 from tests.graph.graphs import ops
 from tests.reference import product_bound, uniform
 from tests.runtime.cpu.small_models import device_of
-from tests.runtime.cpu.test_block_products import KINDS, ROWS, by_candidates, layers_of, some_blocks
-from tests.runtime.cpu.test_narrow_weights import PANELS
+from tests.runtime.cpu.test_block_products import KINDS, ROWS, layers_of, some_blocks
+from tests.runtime.cpu.test_narrow_weights import PANELS, by_candidates
 from tests.runtime.cpu.test_word_products import (
     assert_rows_are_right,
     float_graph,

@@ -21,7 +21,7 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.calibration.intakes import fit_code, fit_intakes
-from ftuner.runtime.cpu.calibration.stand import Found, Stand, between, stand_families
+from ftuner.runtime.cpu.calibration.stand import Found, Stand, believed, stand_families
 from ftuner.runtime.cpu.calibration.steps import fit_steps
 from ftuner.runtime.cpu.calibration.tiles import fit_crowding, fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
@@ -67,10 +67,8 @@ def fit_chunks(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     )
     shares, chunks = stand.timed([whole, chunked], _ROUNDS)
     cost = (chunks.seconds - shares.seconds) / (panels / workers - 1)
-    least, most = (tuning.chunk_s / 8, tuning.chunk_s * 8)
     error = max(shares.spread, chunks.spread) * shares.seconds / max(abs(cost) * panels, 1e-9)
-    seconds = between(min(max(cost / CHUNK_COST, least), most), tuning.chunk_s, error)
-    return {"chunk_s": Fitted(seconds, error)}
+    return {"chunk_s": Fitted(believed(cost / CHUNK_COST, tuning.chunk_s, error), error)}
 
 
 def _product(stand: Stand, workers: int, used: int) -> Trial:

@@ -73,6 +73,11 @@ def between(value: float, prior: float, error: float) -> float:
     return float(prior ** (1.0 - sure) * value**sure)
 
 
+def believed(value: float, prior: float, error: float) -> float:
+    """The same of a value within a factor of eight of its prior."""
+    return between(min(max(value, prior / 8), prior * 8), prior, error)
+
+
 Segments = tuple[tuple[int, int], ...]
 
 _COLUMNS = 768
