@@ -65,7 +65,6 @@ ONLY_ON_CPU = {
     "runtime.record_layout": "the records that native code reads; a GPU passes arguments",
     "runtime.tasks": "shares of workers; on a GPU a step is launches",
     "runtime.task_groups": "the same",
-    "runtime.decision_table": "the same",
     "runtime.work_distribution": "the same",
     "runtime.words": "strings that a host node looks up; on a GPU its reference does",
     "runtime.threads": "the thread pool",

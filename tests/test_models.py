@@ -89,17 +89,9 @@ def test_what_does_not_fit_is_a_named_error(
 
 
 def test_a_model_that_is_made_late_explains_the_one_that_was_run() -> None:
-    onnx = pytest.importorskip("onnx")
-    helper, numbers = onnx.helper, onnx.TensorProto
-    graph = helper.make_graph(
-        [helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)], "late",
-        [
-            helper.make_tensor_value_info("x", numbers.FLOAT, ["n", 4]),
-            helper.make_tensor_value_info("axes", numbers.INT64, [1]),
-        ],
-        [helper.make_tensor_value_info("y", numbers.FLOAT, None)],
-    )  # fmt: skip
-    model = ftuner.load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    parsed = pytest.importorskip("tests.frontends.onnx_models").parsed
+    node = "y = ReduceSum<keepdims = 0>(x, axes)"
+    model = ftuner.load(parsed(f"(float[n, 4] x, int64[1] axes) => (float[] y) {{ {node} }}"))
     assert isinstance(model, ftuner.Model)
     assert len(repr(model)) <= 400
     assert "axes" in str(model)

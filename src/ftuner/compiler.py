@@ -90,11 +90,6 @@ def compile_file(read: Callable[[], ModelRecord], backend: Backend, options: Opt
     Raises:
         As `load`, and what `read` does.
     """
-    with backend.compiled_ahead():
-        return _compiled_file(read, backend, options)
-
-
-def _compiled_file(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> Model:
     records = [read()]
     header = records[0].header()
     if any(v.dims is None for v in header.inputs):
@@ -139,10 +134,9 @@ def _made(
             graph = _imported(record, ())
         except RunTimeNumberError as need:
             options = replace(options, shared=options.shared or SharedWeights())
-            found: Model = SpecializedModel(
-                partial(_imported, record), lambda g: compiled(replace(g), backend, options), need,
-                _declared(record.declared_outputs), options, variants,
-            )  # fmt: skip
+            new = new_models(lambda: record, backend, options)
+            outputs = _declared(record.declared_outputs)
+            found: Model = SpecializedModel(need, outputs, options, new, variants)
         else:
             del record
             if check is not None:
@@ -182,9 +176,9 @@ def variant_maker(
 
 
 def new_models(read: Callable[[], ModelRecord], backend: Backend, options: Options) -> NewModels:
-    """Makes the models for new answers of one that was loaded; the first has the file read."""
+    """Makes the models for new answers; the first has the file read. `options` has shared
+    weights."""
     record = cache(read)
-    options = replace(options, shared=options.shared or SharedWeights())
     return NewModels(
         lambda answers: _imported(record(), answers),
         lambda graph: compiled(replace(graph), backend, options),

@@ -16,29 +16,20 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.frozen import dataclass
 from ftuner.core.given import BatchAxis, ElementType
-from ftuner.errors import (
-    AllocationError,
-    ConfigurationError,
-    ExportError,
-    FTunerError,
-    ParseError,
-)
+from ftuner.errors import AllocationError, ConfigurationError, ExportError, FTunerError, ParseError
 from ftuner.graph.ir import Graph
 from ftuner.graph.splitting import SplitGraph
 from ftuner.models import Model, SpecializedModel
-from ftuner.runtime.backend import Options
+from ftuner.runtime.backend import Backend, Options
 from ftuner.runtime.collections_off import WITHOUT_COLLECTIONS
 from ftuner.runtime.devices import CPU
 from ftuner.runtime.preparing import Extents
 from ftuner.runtime.request import Request
-from ftuner.runtime.saved import kept
-from ftuner.runtime.saved.container import is_saved
-from ftuner.runtime.saved.models import MALFORMED
-from ftuner.runtime.saved.models import read as read_saved
-from ftuner.runtime.saved.models import save as save_models
+from ftuner.runtime.saved import container, kept
+from ftuner.runtime.saved import models as saved_models
 from ftuner.runtime.shared_weights import SharedWeights
 from ftuner.runtime.shown_progress import Progress
-from ftuner.runtime.specialization import NewModels
+from ftuner.runtime.specialization import NewModels, SavedSpecialization
 from ftuner.runtime.variants import Variants
 
 if TYPE_CHECKING:
@@ -185,7 +176,7 @@ def save(model: Model, path: str | PathLike[str], *, isas: Sequence[str] = ()) -
             loaded from a path.
         CompileError: the compiler failed.
     """
-    save_models([_for_isa(model, isa) for isa in isas] or [model], path)
+    saved_models.save([_for_isa(model, isa) for isa in isas] or [model], path)
 
 
 def _for_isa(model: Model, isa: str) -> Model:
@@ -207,14 +198,14 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
     origin = None
     if isinstance(source, str | PathLike):
         origin = Origin(os.path.abspath(source), replace(request, progress=None), device)
-    if _is_module(source):
+    if isinstance(source, _of_torch("nn", "Module")):
         raise ExportError(
             f"{type(source).__name__} is a module, which is compiled with example inputs: "
             "ftuner.compile(module, (x,))"
         )
     if isinstance(source, _of_torch("onnx", "ONNXProgram")):
         source = source.model_proto
-    saved = origin is not None and is_saved(source)
+    saved = origin is not None and container.is_saved(source)
     exported = isinstance(source, _of_torch("export", "ExportedProgram"))
     of_torch = exported or (origin is not None and origin.path.endswith(".pt2"))
     if request.batch_axis is not None and (saved or of_torch):
@@ -224,11 +215,8 @@ def _loaded(source: Any, request: Request, device: str | None = CPU) -> Model:
             found = _saved_model(source, request, origin)
     elif of_torch:
         frontend = _torch_frontend("exported")
-        made = (
-            frontend.exported_program(source)
-            if exported
-            else frontend.read_program(os.path.abspath(source))
-        )
+        make = frontend.exported_program if exported else frontend.read_program
+        made = make(source if exported else os.path.abspath(source))
         found = _compiler().compile_program(made, request, device, origin)
     else:
         read = partial(_read, source, request.batch_axis)
@@ -287,7 +275,9 @@ def model_of_file(
             noted.append(kept.Read(lambda: header, bool(record.repeated), record.files))
             return record
 
-        found: Model = _compiler().compile_file(read_noted, backend, options)
+        compiler = _compiler()
+        with backend.compiled_ahead():
+            found: Model = compiler.compile_file(read_noted, backend, options)
         if place is not None:
             place.keep(found, noted[0])
             _keep_later(place, found, noted[0])
@@ -325,42 +315,42 @@ def _kept_model(
         place.expect_same()
         return read()
 
-    @cache
-    def maker() -> Any:
-        return _compiler().variant_maker(again, place.backend, options)
-
-    @cache
-    def new() -> Any:
-        return _compiler().new_models(again, place.backend, shared)
-
+    maker = cache(lambda: _compiler().variant_maker(again, place.backend, options))
+    new = cache(lambda: _compiler().new_models(again, place.backend, shared))
     variants: Variants[Any] | None = None
     if found.read.repeated:
         variants = Variants(
             lambda shapes: header().variant(shapes), lambda key, check: maker()(key, check)
         )
     try:
-        if isinstance(found.graph, SplitGraph):
-            coded = replace(options, code=found.code)
-            model: Model = Model(found.graph, place.backend, coded, variants)
-            return (model, header) if place.is_unchanged(found.read) else None
-        coded = replace(shared, code=found.code)
+        coded = options if isinstance(found.graph, SplitGraph) else shared
+        coded = replace(coded, code=found.code)
         late = NewModels(lambda answers: new().imported(answers), lambda g: new().compiled(g))
-        chosen = SpecializedModel.from_saved(
-            found.graph, lambda graph: Model(graph, place.backend, coded), coded, late, variants
-        )
-        assert isinstance(chosen, SpecializedModel)
-        _keep_later(place, chosen, found.read)
-        return (chosen, header) if place.is_unchanged(found.read) else None
+        model = _restored(found.graph, place.backend, coded, late, variants)
+        _keep_later(place, model, found.read)
+        return (model, header) if place.is_unchanged(found.read) else None
     except (AllocationError, ConfigurationError):
         raise
     except OSError as error:
         _LOG.info("%s: %s", place.path, error)
         return None
-    except (FTunerError, *MALFORMED) as error:
+    except (FTunerError, *container.MALFORMED) as error:
         # What is made of a file that changes meanwhile says nothing of the entry.
         if place.is_unchanged(found.read):
             place.spoiled(found, error)
         return None
+
+
+def _restored(
+    graph: SplitGraph | SavedSpecialization, backend: Backend, options: Options,
+    new: NewModels | None = None, variants: Variants[Any] | None = None,
+) -> Model:  # fmt: skip
+    """The model of what was compiled before. `new`, `variants`: as of `SpecializedModel`."""
+    if isinstance(graph, SplitGraph):
+        return Model(graph, backend, options, variants)
+    return SpecializedModel(
+        graph.first, graph.outputs, options, new, variants, lambda x: Model(x, backend, options)
+    )
 
 
 def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | None) -> Model:
@@ -374,7 +364,7 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
             f"{path} is compiled for a CPU; for another device, dtype or precision load the ONNX "
             "model"
         )
-    saved = read_saved(path, request.isa)
+    saved = saved_models.read(path, request.isa)
     if request.append_in_place and not saved.append_in_place:
         raise ConfigurationError(
             f"{path} was saved without append_in_place; leave it out, or save the model with it"
@@ -383,19 +373,11 @@ def _saved_model(path: str | PathLike[str], request: Request, origin: Origin | N
     options = request.options(saved.backend, origin)
     # A file starts fast: the first run of a shape plans it.
     options = replace(options, code=saved.code, plans_ahead=False)
-
-    def made(graph: SplitGraph) -> Model:
-        return Model(graph, saved.backend, options)
-
     try:
-        if isinstance(saved.graph, SplitGraph):
-            return made(saved.graph)
-        found = SpecializedModel.from_saved(saved.graph, made, options)
-        assert isinstance(found, SpecializedModel)
-        return found
+        return _restored(saved.graph, saved.backend, options)
     except FTunerError:
         raise
-    except MALFORMED as error:
+    except container.MALFORMED as error:
         raise ParseError(f"{path} is malformed: {type(error).__name__}: {error}") from error
 
 
@@ -443,12 +425,7 @@ def compile(
     found: Model
     if isinstance(program, Graph):
         found = _compiler().compile_graph(program, request)
-    elif example_inputs is not None or _is_module(program):
-        if example_inputs is None:
-            raise ExportError(
-                f"{type(program).__name__} is a module, which is compiled with example inputs: "
-                "ftuner.compile(module, (x,))"
-            )
+    elif example_inputs is not None:
         made = _torch_frontend("modules").module_program(program, example_inputs, dynamic_shapes)
         found = _compiler().compile_program(made, request, device)
     else:
@@ -460,11 +437,6 @@ def compile(
 
 def _torch_frontend(room: str) -> Any:
     return import_module(f"ftuner.frontends.torch.{room}")
-
-
-def _is_module(source: object) -> bool:
-    """Whether it is a module of torch, which is not imported for this."""
-    return isinstance(source, _of_torch("nn", "Module"))
 
 
 def _of_torch(*path: str) -> Any:

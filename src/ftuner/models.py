@@ -53,9 +53,12 @@ class Model(model.Model):
             ShapeError: extents that contradict the model or each other, or that are negative.
         """
         inputs = {**(given or {}), **by_name}
-        fitting = self._variant(inputs)
-        if fitting is not self:
-            return fitting.explain(inputs)
+        found = self.variants and self.variants.of(_shapes(inputs))
+        assert isinstance(found, Model | None)
+        return (found or self)._explained(inputs)
+
+    def _explained(self, inputs: Mapping[str, Given]) -> ModelExplanation:
+        """As `explain`, of this model whatever the shapes."""
         values = [v for v in self._graph.inputs if v.name in inputs]
         unknown = inputs.keys() - {v.name for v in values}
         if unknown:
@@ -78,12 +81,6 @@ class Model(model.Model):
             found, appended=self.appended, copied=self.copied, ragged=self.ragged,
             padding_kept=self.padding_kept,
         )  # fmt: skip
-
-    def _variant(self, inputs: Mapping[str, Given]) -> Model:
-        """The variant for some shapes, or this model."""
-        found = self.variants and self.variants.of({n: shape_of(n, x) for n, x in inputs.items()})
-        assert isinstance(found, Model | None)
-        return found or self
 
     def _machine(self) -> Machine | None:
         """What estimates are made for; None on a GPU, whose steps have none."""
@@ -123,20 +120,13 @@ class ModuleModel(Model):
 
 
 class SpecializedModel(specialization.SpecializedModel, Model):
-    """A model whose graph depends on numbers that are known only at run time."""
+    """A model whose graph depends on numbers that are known only at run time. It explains the model
+    for the numbers in arrays, if all inputs are given; else the model of the last run."""
 
-    def explain(
-        self, given: Mapping[str, Given] | None = None, /, **by_name: Given
-    ) -> ModelExplanation:
-        """As `Model.explain`, of the model for the numbers in arrays, if all inputs are given; else
-        of the model of the last run."""
-        inputs = {**(given or {}), **by_name}
-        fitting = self._variant(inputs)
-        if fitting is not self:
-            return fitting.explain(inputs)
+    def _explained(self, inputs: Mapping[str, Given]) -> ModelExplanation:
         if inputs.keys() == {t.name for t in self.inputs} and all(map(_is_array, inputs.values())):
             found, sizes = self._chosen(inputs, self._coming_key())
-            inputs |= {name: np.asarray(n) for name, n in sizes.items() if name not in inputs}
+            inputs = {**{name: np.asarray(n) for name, n in sizes.items()}, **inputs}
         else:
             found = self._current
         assert isinstance(found, Model)
@@ -144,19 +134,17 @@ class SpecializedModel(specialization.SpecializedModel, Model):
 
 
 class UnrankedModel(chosen_model.UnrankedModel, Model):
-    """A model with inputs whose number of axes the file does not say."""
+    """A model with inputs whose number of axes the file does not say. It explains the model for the
+    shapes that are given; without any, that of the last run."""
 
-    def explain(
-        self, given: Mapping[str, Given] | None = None, /, **by_name: Given
-    ) -> ModelExplanation:
-        """As `Model.explain`, of the model for these shapes; without anything, of that of the last
-        run."""
-        inputs = {**(given or {}), **by_name}
-        found = self._current
-        if inputs:
-            found = self._ranked.of({n: shape_of(n, x) for n, x in inputs.items()}) or found
+    def _explained(self, inputs: Mapping[str, Given]) -> ModelExplanation:
+        found = (self._ranked.of(_shapes(inputs)) if inputs else None) or self._current
         assert isinstance(found, Model)
         return found.explain(inputs)
+
+
+def _shapes(inputs: Mapping[str, Given]) -> dict[str, tuple[int, ...]]:
+    return {name: shape_of(name, x) for name, x in inputs.items()}
 
 
 def _is_array(given: Given) -> bool:

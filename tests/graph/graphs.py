@@ -106,6 +106,11 @@ def graph_of(body: Callable[[Maker], Value | Sequence[Value]]) -> Graph:
     return maker.made(*([outputs] if isinstance(outputs, Value) else outputs))
 
 
+def builds(body: Callable[..., Value | Sequence[Value]]) -> Callable[..., Graph]:
+    """A function that makes the graph which `body` writes; it has its other arguments."""
+    return lambda *given: graph_of(lambda maker: body(maker, *given))
+
+
 def selection() -> Graph:
     """Elements of `x` at indices along its first axis, and `x` with others there."""
     maker = Maker()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from ftuner.hardware.recorded import load_recorded, to_document
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import CACHE_VARIABLE, HARDWARE, OBJECTS, Cache, default_cache
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.compilation import compile_missing
+from ftuner.runtime.cpu.compilation import Compiler
 from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.session import known_hardware
 
@@ -109,11 +110,7 @@ def test_temporary_files_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cache = Cache(tmp_path)
     cache.write("objects", "one", PAYLOAD)
     assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]
-
-    def full(*_: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(os, "replace", full)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=OSError("no space left")))
     with pytest.warns(CacheWarning, match="no space left"):
         cache.write("objects", "two", PAYLOAD)
     assert [p.name for p in entry_path(cache).parent.iterdir()] == ["one"]
@@ -181,20 +178,19 @@ def small_bundles() -> list[Bundle]:
 @pytest.mark.parametrize("damage", ["flipped", "cut short", "empty", "foreign"])
 def test_damaged_objects_are_compiled_again(tmp_path: Path, damage: str) -> None:
     target, cache, bundles = host_target(HOST_ISAS[0]), Cache(tmp_path), small_bundles()
-    first = compile_missing(bundles, target, cache, None, 3)
+    compiler = Compiler(target, cache, 3)
+    first = compiler.compile_missing(bundles, None)
     path = entry_path(cache, key=bundle_key(bundles[0], target))
     path.write_bytes(DAMAGE[damage](path.read_bytes()))
     counts: list[int] = []
     with pytest.warns(CacheWarning, match="damaged"):
-        again = compile_missing(
-            bundles, target, cache, lambda _, done, total: counts.append(total - done), 3
-        )
+        again = compiler.compile_missing(bundles, lambda _, done, all_: counts.append(all_ - done))
     assert counts == [1, 0]
     assert [again[b].data for b in bundles] == [first[b].data for b in bundles]
     assert [again[b].was_kept for b in bundles] == [False, True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert all(o.was_kept for o in compile_missing(bundles, target, cache, None, 3).values())
+        assert all(o.was_kept for o in compiler.compile_missing(bundles, None).values())
 
 
 def test_damaged_runtime_still_multiplies(tmp_path: Path, widest: CpuBackend) -> None:
@@ -287,7 +283,7 @@ def test_objects_without_a_folder(tmp_path: Path) -> None:
     blocked.write_text("in the way")
     target = host_target(HOST_ISAS[0])
     with pytest.warns(CacheWarning) as caught:
-        objects = compile_missing(small_bundles(), target, Cache(blocked), None, 3)
+        objects = Compiler(target, Cache(blocked), 3).compile_missing(small_bundles(), None)
     assert len(caught) == 1
     assert len(objects) == 2
 
@@ -298,10 +294,10 @@ def test_two_processes_share_a_folder(tmp_path: Path) -> None:
 import hashlib, sys, warnings
 warnings.simplefilter("error")
 from pathlib import Path
-from tests.runtime.test_cache import HOST_ISAS, Cache, compile_missing, host_target, small_bundles
+from tests.runtime.test_cache import HOST_ISAS, Cache, Compiler, host_target, small_bundles
 sys.stdin.readline()
 cache = Cache(Path({str(tmp_path)!r}))
-objects = compile_missing(small_bundles(), host_target(HOST_ISAS[0]), cache, None, 3)
+objects = Compiler(host_target(HOST_ISAS[0]), cache, 3).compile_missing(small_bundles(), None)
 print(hashlib.sha256(b"".join(objects[b].data for b in small_bundles())).hexdigest())
 """
     root = Path(__file__).parents[2]

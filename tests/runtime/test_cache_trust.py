@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 from tests.runtime.test_cache import PAYLOAD, small_bundles
@@ -28,7 +29,7 @@ from ftuner.runtime.cache import (
     Cache,
     default_cache,
 )
-from ftuner.runtime.cpu.compilation import compile_missing
+from ftuner.runtime.cpu.compilation import Compiler
 
 pytestmark = pytest.mark.skipif(not private.HAS_OWNERS, reason="a system without owners and modes")
 OTHER_USER = 54321
@@ -238,13 +239,9 @@ def test_systems_that_refuse(
     kept: Cache, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
     """A full disk, a read-only one, a quota, a broken one: at most a warning."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     os.utime(place(kept, "entry"), (0, 0))
     module = __import__("tempfile") if call == "mkstemp" else os
-    monkeypatch.setattr(module, call, refuse)
+    monkeypatch.setattr(module, call, Mock(side_effect=OSError(number, os.strerror(number))))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):
@@ -273,7 +270,7 @@ def test_it_compiles_without_a_cache_that_can_be_trusted(kept: Cache) -> None:
     kept.folder.chmod(0o777)
     target = host_target(isas_of(read_system())[0])
     with one_warning("chmod"):
-        objects = compile_missing(small_bundles(), target, kept, None, 3)
+        objects = Compiler(target, kept, 3).compile_missing(small_bundles(), None)
     assert all(found.data for found in objects.values())
 
 
@@ -367,10 +364,7 @@ def test_orphaned_temporary_files_go(kept: Cache) -> None:
 def test_an_interrupt_leaves_no_temporary_file(
     kept: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
+    monkeypatch.setattr(os, "replace", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         kept.write("objects", "two", PAYLOAD)
     assert [path.name for path in place(kept, "kind").iterdir()] == ["one"]

@@ -26,7 +26,7 @@ from ftuner.runtime import compile_processes as processes
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.compile_processes import Request, Started, answers
 from ftuner.runtime.cpu import compilation
-from ftuner.runtime.cpu.compilation import compile_missing
+from ftuner.runtime.cpu.compilation import Compiler
 
 ROOT = Path(__file__).parents[2]
 ANSWERING = "tests.runtime.answering"
@@ -226,7 +226,7 @@ def test_programs_that_are_not_started(
     # Objects are compiled all the same.
     monkeypatch.setattr(compilation, "worthwhile_processes", processes.worthwhile_processes)
     bundles, target = small_bundles(), host_target(HOST_ISAS[0])
-    found = compile_missing(bundles * 9, target, Cache(starts.parent), None, 1)
+    found = Compiler(target, Cache(starts.parent), 1).compile_missing(bundles * 9, None)
     assert found.keys() == set(bundles)
     assert not starts.exists()
 

@@ -47,8 +47,9 @@ sys.path[:] = {sys.path!r}
 from tests.runtime.test_cache import small_bundles
 from ftuner.codegen.llvm.objects.jit import host_target
 from ftuner.runtime.cache import default_cache
-from ftuner.runtime.cpu.compilation import compile_missing
-found = compile_missing(small_bundles(), host_target({HOST_ISAS[0]!r}), default_cache(), None, 1)
+from ftuner.runtime.cpu.compilation import Compiler
+compiler = Compiler(host_target({HOST_ISAS[0]!r}), default_cache(), 1)
+found = compiler.compile_missing(small_bundles(), None)
 print(sys.executable, len(found) == len(small_bundles()))
 """
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.child import printed
 
 from ftuner.core.caching import cached_attribute
 from ftuner.core.fork_safety import fork_safe_lock, wait_before_fork
@@ -37,12 +36,8 @@ def run(name: str, folder: Path) -> None:
         **os.environ, CACHE_VARIABLE: str(folder), "FTUNER_NUM_THREADS": "2", "FTUNER_ISA": "",
         "PYTHONPATH": os.pathsep.join(paths),
     }  # fmt: skip
-    command = [sys.executable, "-X", "faulthandler", "-m", "tests.runtime.forking", name]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS,
-        check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+    arguments = "-X", "faulthandler", "-m", "tests.runtime.forking", name
+    assert printed(*arguments, env=environment, cwd=ROOT, seconds=SECONDS).strip() == "done"
 
 
 @pytest.mark.parametrize("name", ACTIVITIES)

@@ -22,7 +22,7 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.compile_processes import worthwhile_processes
 from ftuner.runtime.cpu import compilation, memory
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.compilation import compile_missing, load
+from ftuner.runtime.cpu.compilation import Compiler
 from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.model import Model
@@ -149,9 +149,9 @@ def test_compiling(two: CpuBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     target, folders = host_target(HOST_ISAS[0]), iter(range(10_000))
 
     def work() -> None:
-        cache, bundles = Cache(tmp_path / str(next(folders))), small_bundles()
-        objects = compile_missing(bundles, target, cache, None, 3)
-        assert load(bundles, objects, target, cache, 3).addresses
+        compiler = Compiler(target, Cache(tmp_path / str(next(folders))), 3)
+        objects = compiler.compile_missing(small_bundles(), None)
+        assert compiler.load(small_bundles(), objects).addresses
 
     interrupt_everywhere(two, work, 30)
     assert not list(tmp_path.rglob(".writing-*"))

@@ -69,15 +69,10 @@ def test_a_layer_of_a_back_end_says_how_to_move_it() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    onnx = pytest.importorskip("onnx")
-    helper = onnx.helper
-    tensor = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Relu", ["x"], ["y"])], "small",
-        [tensor("x", onnx.TensorProto.FLOAT, ["n"])], [tensor("y", onnx.TensorProto.FLOAT, ["n"])],
-    )  # fmt: skip
+    parsed = pytest.importorskip("tests.frontends.onnx_models").parsed
     found = tmp_path / "small.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(found))
+    made = parsed("(float[n] x) => (float[n] y) { y = Relu(x) }")
+    found.write_bytes(made.SerializeToString())
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, S, graph_of, inputs_of
+from tests.graph.graphs import B, S, builds, inputs_of
 
 import ftuner
 from ftuner.core.dtype import INT64
@@ -35,13 +35,10 @@ SECONDS = 30
 WORDS = 7
 
 
-def encoder() -> Graph:
-    def made(g: Any) -> Any:
-        x = g.add("gather", g.weight(WORDS, 32), g.given("at", B, S, dtype=INT64), axis=0)
-        with g.writing():
-            return g.linear(g.gelu(g.linear(x, 64)), 32).mean([1], keep=False)
-
-    return graph_of(made)
+@builds
+def encoder(g: Any) -> Any:
+    x = g.add("gather", g.weight(WORDS, 32), g.given("at", B, S, dtype=INT64), axis=0)
+    return g.linear(g.gelu(g.linear(x, 64)), 32).mean([1], keep=False)
 
 
 class Gated(Model):
@@ -57,9 +54,9 @@ class Gated(Model):
         self._wait(1)
         return super().run(feeds)
 
-    def run_batch(self, batch: Any) -> list[list[Any]]:
+    def run_batch(self, batch: Any, **given: Any) -> list[list[Any]]:
         self._wait(len(batch))
-        return super().run_batch(batch)
+        return super().run_batch(batch, **given)
 
     def _wait(self, size: int) -> None:
         self.sizes.append(size)

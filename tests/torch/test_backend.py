@@ -35,13 +35,13 @@ def _registered() -> None:
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The machine code that is asked for from now on, beyond what the process has."""
     found: list[Any] = []
-    original = compilation.compile_missing
+    original = compilation.Compiler.compile_missing
 
-    def noted(bundles: Any, *args: Any, **kwargs: Any) -> Any:
+    def noted(self: Any, bundles: Any, *args: Any) -> Any:
         found.extend(bundles)
-        return original(bundles, *args, **kwargs)
+        return original(self, bundles, *args)
 
-    monkeypatch.setattr(compilation, "compile_missing", noted)
+    monkeypatch.setattr(compilation.Compiler, "compile_missing", noted)
     return found
 
 

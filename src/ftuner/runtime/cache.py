@@ -16,19 +16,13 @@ import stat
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ftuner.core.frozen import dataclass
-from ftuner.errors import (
-    AllocationError,
-    CacheWarning,
-    ConfigurationError,
-    FTunerError,
-    ParseError,
-)
+from ftuner.errors import AllocationError, CacheWarning, ConfigurationError, FTunerError, ParseError
 from ftuner.runtime.private_files import (
     DistrustError,
     NotAFileError,
@@ -120,30 +114,23 @@ class Cache:
     def read_file(self, kind: str, key: str, read: Callable[[BinaryIO], _T]) -> _T | None:
         """What `read` makes of the file of an entry, or None if there is none that can be trusted,
         or it is damaged: `read` raises an error of ours."""
-        path = self.folder / kind / key
-        try:
-            path = self._own(kind) / key
-            with opened(path) as (file, status):
-                expect_trusted(path, status)
-                found = read(file)
-        except FileNotFoundError:
-            return None
-        except DistrustError as error:
-            self._distrust(error)
-            return None
-        except AllocationError:
-            raise
-        except (FTunerError, NotAFileError) as error:
-            self.spoiled(kind, key, str(error))
-            return None
-        except OSError as error:
-            self._fail(f"cannot read {path}: {error}")
-            return None
-        if abs(time.time() - status.st_mtime) > REFRESHED_S:
-            # Where this is not allowed, entries cannot be removed either.
-            with suppress(OSError):
-                os.utime(path)
-        return found
+        with self._warning("read", kind, key), suppress(FileNotFoundError):
+            try:
+                path = self._own(kind) / key
+                with opened(path) as (file, status):
+                    expect_trusted(path, status)
+                    found = read(file)
+            except (FileNotFoundError, AllocationError):
+                raise
+            except (FTunerError, NotAFileError) as error:
+                self.spoiled(kind, key, str(error))
+                return None
+            if abs(time.time() - status.st_mtime) > REFRESHED_S:
+                # Where this is not allowed, entries cannot be removed either.
+                with suppress(OSError):
+                    os.utime(path)
+            return found
+        return None
 
     def read_document(self, kind: str, key: str, decode: Callable[[Any], _T]) -> _T | None:
         """What `decode` makes of an entry in JSON, or None if there is none, or it makes no sense:
@@ -171,8 +158,7 @@ class Cache:
         """The same of a file of `size` bytes, whose content `write` gives."""
         if size > self.max_bytes:
             return
-        path = self.folder / kind / key
-        try:
+        with self._warning("write", kind, key, "; nothing is kept for the next process"):
             path = self._own(kind, make=True) / key
             import tempfile  # Here, because most processes write nothing.
 
@@ -189,10 +175,6 @@ class Cache:
             # Models of other processes are large.
             if self._bytes is None or self._bytes > self.max_bytes or kind == MODELS:
                 self._trim(kind, key)
-        except DistrustError as error:
-            self._distrust(error)
-        except OSError as error:
-            self._fail(f"cannot write {path}: {error}; nothing is kept for the next process")
 
     def spoiled(self, kind: str, key: str, why: str) -> None:
         """Warn that an entry cannot be used, and forget it."""
@@ -202,30 +184,17 @@ class Cache:
 
     def drop(self, kind: str, key: str) -> bool:
         """Forget an entry, if that is possible; returns whether it was there and is gone."""
-        path = self.folder / kind / key
-        try:
+        with self._warning("remove", kind, key), suppress(FileNotFoundError):
             _remove(self._own(kind) / key)
             return True
-        except FileNotFoundError:
-            return False
-        except DistrustError as error:
-            self._distrust(error)
-        except OSError as error:
-            self._fail(f"cannot remove {path}: {error}")
         return False
 
     def entries(self) -> list[Entry]:
         """All entries, by kind and key; temporary files that processes left behind are removed."""
         found: list[Entry] = []
         for kind in KINDS:
-            try:
+            with self._warning("list", kind), suppress(FileNotFoundError):
                 found += _entries(self._own(kind), kind)
-            except FileNotFoundError:
-                continue
-            except DistrustError as error:
-                self._distrust(error)
-            except OSError as error:
-                self._fail(f"cannot list {self.folder / kind}: {error}")
         return found
 
     def clear(self) -> int:
@@ -293,30 +262,33 @@ class Cache:
         bound is exceeded."""
         entries = self.entries()
         total = sum(entry.bytes for entry in entries)
-        if total > self.max_bytes:
-            for entry in sorted(entries, key=lambda entry: (entry.kind != MODELS, entry.used_s)):
-                if total <= KEPT_AFTER_TRIM * self.max_bytes:
-                    break
-                if (entry.kind, entry.key) != (kind, key):
-                    self.drop(entry.kind, entry.key)
-                    total -= entry.bytes
+        most = self.max_bytes if total <= self.max_bytes else KEPT_AFTER_TRIM * self.max_bytes
+        for entry in sorted(entries, key=lambda entry: (entry.kind != MODELS, entry.used_s)):
+            if total > most and (entry.kind, entry.key) != (kind, key):
+                self.drop(entry.kind, entry.key)
+                total -= entry.bytes
         self._bytes = total
 
-    def _distrust(self, error: DistrustError) -> None:
-        self._warn(
-            "distrust",
-            f"{error}; or choose another folder with {CACHE_VARIABLE}. What other users may change "
-            "is not loaded: it is made again",
-        )
-
-    def _fail(self, message: str) -> None:
-        self._warn("failure", message)
+    @contextmanager
+    def _warning(self, action: str, kind: str, key: str = "", so: str = "") -> Iterator[None]:
+        """Within it, what the system refuses and what other users may change is a warning, once.
+        `so`: what follows from a refusal."""
+        try:
+            yield
+        except DistrustError as error:
+            self._warn(
+                "distrust",
+                f"{error}; or choose another folder with {CACHE_VARIABLE}. What other users may "
+                "change is not loaded: it is made again",
+            )
+        except OSError as error:
+            self._warn("failure", f"cannot {action} {self.folder / kind / key}: {error}{so}")
 
     def _warn(self, what: str, message: str) -> None:
         topic = (self.folder, what)
         if topic not in _WARNED:
             _WARNED.add(topic)
-            warnings.warn(message, CacheWarning, stacklevel=4)
+            warnings.warn(message, CacheWarning, stacklevel=5)
 
 
 def default_cache() -> Cache:

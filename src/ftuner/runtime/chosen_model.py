@@ -12,8 +12,7 @@ from ftuner.graph.steps import Lowered, Step
 from ftuner.runtime.backend import Options
 from ftuner.runtime.chain import Note
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.kept_memory import Memory
-from ftuner.runtime.model import Model, TensorSpec
+from ftuner.runtime.model import Measure, Model, T, TensorSpec
 from ftuner.runtime.ops.operands import check_names
 from ftuner.runtime.preparing import Extents, Prepared
 from ftuner.runtime.random_keys import RandomKeys
@@ -135,13 +134,9 @@ class ChosenModel(Model):
         if self._last is not None:
             self._last.record(wanted)
 
-    def _step_seconds(self, feeds: Feeds, key: Array | None) -> list[float]:
+    def _measured(self, feeds: Feeds, key: Array | None, measure: Measure[T]) -> list[T]:
         model, given = self._chosen(feeds, key)
-        return model._step_seconds(given, key)
-
-    def _memory(self, feeds: Feeds, key: Array | None) -> Memory:
-        model, given = self._chosen(feeds, key)
-        return model._memory(given, key)
+        return model._measured(given, key, measure)
 
 
 class UnrankedModel(ChosenModel):

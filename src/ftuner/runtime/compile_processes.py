@@ -79,7 +79,8 @@ class _NotStartedError(Exception):
     """A process that never said hello."""
 
 
-_Event = tuple["_Process", int | None, bytes | BaseException | None]
+_Waiting = queue.SimpleQueue[tuple[int, Request]]
+_Events = queue.SimpleQueue[tuple["_Process", int | None, bytes | BaseException | None]]
 """A process; the number of the request that it answered, with the answer; or how it ended."""
 
 
@@ -108,20 +109,14 @@ class _Process:
             # Whoever feeds it sees that it has ended.
             self._write(pickle.dumps(request.value))
 
-    def feed(
-        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event],
-        first: int | None = None,
-    ) -> None:  # fmt: skip
+    def feed(self, waiting: _Waiting, events: _Events, first: int | None = None) -> None:
         """Have a thread send requests and put what becomes of them into `events`. `first`: the
         number of `self.first`, if that is wanted."""
         given = waiting, events, first
         self._thread = threading.Thread(target=self._feed, args=given, daemon=True)
         self._thread.start()
 
-    def _feed(
-        self, waiting: queue.SimpleQueue[tuple[int, Request]], events: queue.SimpleQueue[_Event],
-        first: int | None,
-    ) -> None:  # fmt: skip
+    def _feed(self, waiting: _Waiting, events: _Events, first: int | None) -> None:
         end: BaseException | None = None
         try:
             self._expect_hello()
@@ -140,7 +135,8 @@ class _Process:
                     number, request = waiting.get_nowait()
                 except queue.Empty:
                     break
-                events.put((self, number, self._answer(request)))
+                answer = self._answered(request, pickle.dumps(request.value))
+                events.put((self, number, answer))
         except BaseException as error:
             end = error
         events.put((self, None, end))
@@ -152,9 +148,6 @@ class _Process:
             raise _NotStartedError(str(error)) from error
         if kind != HELLO:
             raise _NotStartedError(f"it said {kind!r}")
-
-    def _answer(self, request: Request) -> bytes:
-        return self._answered(request, pickle.dumps(request.value))
 
     def _answered(self, request: Request, unsent: bytes = b"") -> bytes:
         try:
@@ -303,11 +296,11 @@ def answers(
         return
     own = [] if started is None else started.taken()
     begun = {requests.index(p.first) for p in own if p.first in requests}
-    waiting: queue.SimpleQueue[tuple[int, Request]] = queue.SimpleQueue()
+    waiting: _Waiting = queue.SimpleQueue()
     for item in enumerate(requests):
         if item[0] not in begun:
             waiting.put(item)
-    events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+    events: _Events = queue.SimpleQueue()
     owner = os.getpid()
     try:
         own += _started(child, module, min(processes, len(requests)) - len(own))

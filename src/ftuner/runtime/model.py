@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from itertools import chain
+from typing import Any, TypeVar, overload
 
 import numpy.typing as npt
 
@@ -27,6 +28,8 @@ from ftuner.runtime.random_keys import RandomKeys
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.variants import Variants
 
+T = TypeVar("T")
+Measure = Callable[[Executable, list[Any]], T]
 ANY_RANK = ("...",)
 
 
@@ -222,7 +225,7 @@ class Model(Batches, Shown):
 
     def _ran(self, feeds: Mapping[str, object], note: Note | None = None) -> list[Any]:
         """As `run`: by a variant where extents contradict the names of dims in the file."""
-        key = self._new_key()
+        key = self._keys.next() if self._draws else None
         if self.variants is None or not self.variants.used:
             try:
                 return self._run(feeds, key, note)
@@ -266,12 +269,9 @@ class Model(Batches, Shown):
             return calls
         return alone.remembered(calls, arrays, outputs)
 
-    def _new_key(self) -> Array | None:
-        """The key of the next run; None if it draws no random numbers."""
-        return self._keys.next() if self._draws else None
-
     def _coming_key(self) -> Array | None:
-        """The same for what is measured: runs draw the same numbers as without it."""
+        """The key of what is measured, which the next run has, too; None if it draws no random
+        numbers."""
         return self._keys.coming() if self._draws else None
 
     def _operands(self, feeds: Mapping[str, object], key: Array | None) -> list[Any]:
@@ -361,17 +361,9 @@ class Model(Batches, Shown):
             InputError, ShapeError, IndexRangeError: as `run`.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._fitting(feeds)._step_seconds(feeds, self._coming_key())
-
-    def _step_seconds(self, feeds: Mapping[str, object], key: Array | None) -> list[float]:
-        times: list[float] = []
-
-        def run(part: Executable, operands: list[Any]) -> list[Any] | None:
-            times.extend(part.step_seconds(operands))
-            return part.run(operands) if part is not self.parts[-1] else None
-
-        self._chain.through(self._operands(feeds, key), run)
-        return times
+        fitting, key = self._fitting(feeds), self._coming_key()
+        times = fitting._measured(feeds, key, lambda part, x: part.step_seconds(x))
+        return [*chain.from_iterable(times)]
 
     def memory(self, feeds: Mapping[str, object]) -> Memory:
         """The bytes that a run on such arrays takes, without what is within loops; see `run`. Where
@@ -383,17 +375,21 @@ class Model(Batches, Shown):
             IndexRangeError: an index in the data that is out of range.
             UnsupportedKernelError: a CUDA graph is being captured.
         """
-        return self._fitting(feeds)._memory(feeds, self._coming_key())
+        fitting, key = self._fitting(feeds), self._coming_key()
+        return together(fitting._measured(feeds, key, lambda part, x: part.memory(x)))
 
-    def _memory(self, feeds: Mapping[str, object], key: Array | None) -> Memory:
-        found: list[Memory] = []
+    def _measured(
+        self, feeds: Mapping[str, object], key: Array | None, measure: Measure[T]
+    ) -> list[T]:
+        """What `measure` gives for each of `parts` and its operands."""
+        found: list[T] = []
 
         def run(part: Executable, operands: list[Any]) -> list[Any] | None:
-            found.append(part.memory(operands))
+            found.append(measure(part, operands))
             return part.run(operands) if part is not self.parts[-1] else None
 
         self._chain.through(self._operands(feeds, key), run)
-        return together(found)
+        return found
 
 
 def spec_of(name: str, value: Value) -> TensorSpec:

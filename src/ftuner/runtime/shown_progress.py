@@ -90,13 +90,9 @@ class _Bar:
         console = import_module("rich.console").Console(
             stderr=True, force_terminal=None if _on_terminal() else True
         )
-        columns = (room.TextColumn("{task.description}"), room.BarColumn())
+        columns = room.TextColumn("{task.description}"), room.BarColumn(), room.MofNCompleteColumn()
         drawn = room.Progress(
-            *columns,
-            room.MofNCompleteColumn(),
-            console=console,
-            transient=True,
-            refresh_per_second=REFRESHES_PER_S,
+            *columns, console=console, transient=True, refresh_per_second=REFRESHES_PER_S
         )
         drawn.add_task("ftuner", total=None)
         if not self._ended:

@@ -135,45 +135,53 @@ class SpecializedModel(ChosenModel):
     them, and kept."""
 
     def __init__(
-        self, imported: Import, compiled: Compile, need: RunTimeNumberError,
-        outputs: Sequence[TensorSpec], options: Options, variants: Variants[Model] | None = None,
+        self, first: RunTimeNumberError | SavedQuestion, outputs: Sequence[TensorSpec],
+        options: Options, new: NewModels | None = None, variants: Variants[Model] | None = None,
+        loaded: Callable[[SplitGraph], Model] | None = None,
     ) -> None:  # fmt: skip
-        """`need`: the first one. `outputs`, `options`, `variants`: as of `ChosenModel`."""
-        self._begin(imported, compiled, outputs, options, variants)
+        """`first`: what is needed first, or was saved with what followed for the answers so far, of
+        which `loaded` makes the models. `new`: makes those for other answers, which are refused by
+        default. `outputs`, `options`, `variants`: as of `ChosenModel`."""
+        super().__init__(outputs, options, variants)
+        self._import, self._compile = new or NewModels(_not_saved, _not_compiled)
+        self._lock = fork_safe_lock()
+        self._reads: frozenset[str] = frozenset()
+        """Those of all questions so far."""
+        self._random = False
+        """Whether the answer to a question so far depends on random numbers."""
+        self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
         self._left = MAX_PREPARED
-        self._first = self._question(need, ())
+        """Models that may still be compiled before a call needs them."""
+        self.note_new: Callable[[], object] | None = None
+        """Called after a call that compiled a model."""
+        self._noted = 0
+        if isinstance(first, RunTimeNumberError):
+            self._first = self._question(first, ())
+        else:
+            assert loaded is not None
+            self._first = self._loaded(first, (), loaded)
         self._left = 0
         self._initial = self._first.model
         """Computes what is needed first."""
 
-    @classmethod
-    def from_saved(
-        cls, saved: SavedSpecialization, loaded: Callable[[SplitGraph], Model], options: Options,
-        new: NewModels | None = None, variants: Variants[Model] | None = None,
-    ) -> SpecializedModel:  # fmt: skip
-        """The model that was saved, for the answers that it had by then. `loaded`: makes its
-        models. `new`: makes those for other answers, which are refused by default. `options`,
-        `variants`: as of `ChosenModel`."""
+    def _loaded(
+        self, saved: SavedQuestion, before: tuple[Answer, ...],
+        loaded: Callable[[SplitGraph], Model],
+    ) -> _Question:  # fmt: skip
+        found = self._noticed(_Question(saved.asked, loaded(saved.graph), before))
+        for key, after in saved.next:
+            if isinstance(after, SavedQuestion):
+                answers = (*before, answer_of(saved.asked.name, saved.asked.exact, key))
+                found.follows(key, self._loaded(after, answers, loaded))
+            else:
+                found.follows(key, loaded(after))
+        return found
 
-        def question(found: SavedQuestion, before: tuple[Answer, ...] = ()) -> _Question:
-            made = _Question(found.asked, loaded(found.graph), before)
-            name, exact, *_ = found.asked
-            for key, after in found.next:
-                answers = (*before, answer_of(name, exact, key))
-                made.follows(
-                    key,
-                    question(after, answers) if isinstance(after, SavedQuestion) else loaded(after),
-                )
-            late._reads |= frozenset(found.asked.reads)
-            late._random |= made.model._draws
-            return made
-
-        late = cls.__new__(cls)
-        imported, compiled = new or NewModels(_not_saved, _not_compiled)
-        late._begin(imported, compiled, saved.outputs, options, variants)
-        late._first = question(saved.first)
-        late._initial = late._first.model
-        return late
+    def _noticed(self, question: _Question) -> _Question:
+        """The question, of which it is known from now on what its answers depend on."""
+        self._reads |= frozenset(question.asked.reads)
+        self._random |= question.model._draws
+        return question
 
     def saved(self) -> SavedSpecialization:
         return SavedSpecialization(self._first.saved(), tuple(self._outputs))
@@ -182,31 +190,11 @@ class SpecializedModel(ChosenModel):
         for model in self._first.models():
             yield from model.all_executables()
 
-    def _begin(
-        self, imported: Import, compiled: Compile, outputs: Sequence[TensorSpec],
-        options: Options, variants: Variants[Model] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__(outputs, options, variants)
-        self._import, self._compile = imported, compiled
-        self._lock = fork_safe_lock()
-        self._reads: frozenset[str] = frozenset()
-        """Those of all questions so far."""
-        self._random = False
-        """Whether the answer to a question so far depends on random numbers."""
-        self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)
-        self._left = 0
-        """Models that may still be compiled before a call needs them."""
-        self.note_new: Callable[[], object] | None = None
-        """Called after a call that compiled a model."""
-        self._noted = 0
-
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:
         return Prepared(0, (f"the model depends on data: {self._first.asked.what}",))
 
     def _question(self, need: RunTimeNumberError, before: tuple[Answer, ...]) -> _Question:
-        found = _Question(_asked(need), self._compile(need.computed()), before)
-        self._reads |= frozenset(found.asked.reads)
-        self._random |= found.model._draws
+        found = self._noticed(_Question(_asked(need), self._compile(need.computed()), before))
         self._prepare(found, _likely(need, found))
         return found
 
@@ -248,7 +236,8 @@ class SpecializedModel(ChosenModel):
         while isinstance(at, _Question):
             name, exact, what, _ = at.asked
             (found,) = at.model._run({**feeds, **sizes}, key, note)
-            elements = _on_host(found)
+            # A tensor may be on a GPU.
+            elements: Array = np.asarray(found.cpu() if hasattr(found, "cpu") else found)
             if elements.size > MOST_EXACT:
                 raise UnsupportedOperatorError(
                     f"{what}, and has {elements.size} elements; at most {MOST_EXACT}"
@@ -338,9 +327,3 @@ def _key_of(feeds: Feeds, reads: frozenset[str]) -> object | None:
                 return None
             parts.append((array_of(x.detach(), name) if is_tensor(x) else x).tobytes())
     return tuple(parts)
-
-
-def _on_host(x: Any) -> Array:
-    """An array, or a tensor on a GPU, as an array."""
-    found: Array = np.asarray(x.cpu() if hasattr(x, "cpu") else x)
-    return found

@@ -7,15 +7,12 @@ together by `Model.run_batch`. Callers have a future each.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +20,8 @@ import numpy as np
 from ftuner.core.frozen import dataclass
 from ftuner.errors import ConfigurationError, QueueFullError
 from ftuner.runtime.model import Model
-from ftuner.serving.worker import Closing, Worker
+from ftuner.serving.worker import Closing, Feeds, Worker, answers
 
-Feeds = Mapping[str, Any]
-_LOG = logging.getLogger(__name__)
 LATEST = 4096
 """Answers whose latency is kept for quantiles. Derived: the 99th percentile then has 40 above."""
 
@@ -35,23 +30,23 @@ LATEST = 4096
 class BatcherStatistics:
     """What a batcher has done since it was made."""
 
-    requests: int
+    requests: int = 0
     """Requests that have an answer or an error."""
-    failed: int
-    cancelled: int
-    waiting: int
+    failed: int = 0
+    cancelled: int = 0
+    waiting: int = 0
     """Requests that have not begun."""
-    batches: int
-    rows: int
+    batches: int = 0
+    rows: int = 0
     """Rows of all requests of the batches: tokens, for an encoder; 0 of a model that runs no
     requests together."""
-    waiting_s: float
+    waiting_s: float = 0.0
     """The sum of the times from the arrival of a request to the start of its batch."""
-    running_s: float
+    running_s: float = 0.0
     """The sum of the times of the batches."""
-    p50_s: float
+    p50_s: float = 0.0
     """The median time from arrival to answer of the latest requests; 0 before any."""
-    p99_s: float
+    p99_s: float = 0.0
 
 
 class _Request:
@@ -65,20 +60,6 @@ class _Request:
         self.admitted: Future[None] = Future()
         """Done once the queue has had a place for it."""
         self.answer: Future[list[Any]] = Future()
-
-
-@dataclasses.dataclass
-class _Done:
-    """Sums of what has been done."""
-
-    requests: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    batches: int = 0
-    rows: int = 0
-    waiting_s: float = 0.0
-    running_s: float = 0.0
-    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
 
 
 class Batcher(Closing):
@@ -172,7 +153,8 @@ class _Queue(Worker):
         self._queue: deque[_Request] = deque()
         self._outside: deque[_Request] = deque()
         """Requests for which there is no place."""
-        self._done = _Done()
+        self._done = BatcherStatistics()
+        self._latencies: deque[float] = deque(maxlen=LATEST)
 
     def added(self, feeds: Feeds) -> _Request:
         """A new request, in the queue or before it."""
@@ -215,13 +197,10 @@ class _Queue(Worker):
 
     def statistics(self) -> BatcherStatistics:
         with self.changed:
-            done, waiting = replace(self._done), len(self._queue) + len(self._outside)
-            latencies = [*done.latencies] or [0.0]
+            done = replace(self._done, waiting=len(self._queue) + len(self._outside))
+            latencies = [*self._latencies] or [0.0]
         p50, p99 = np.quantile(latencies, (0.5, 0.99)).tolist()
-        return BatcherStatistics(
-            done.requests, done.failed, done.cancelled, waiting, done.batches, done.rows,
-            done.waiting_s, done.running_s, p50, p99,
-        )  # fmt: skip
+        return replace(done, p50_s=p50, p99_s=p99)
 
     def ran_one(self) -> bool:
         batch = self._next()
@@ -242,7 +221,8 @@ class _Queue(Worker):
         _announce(admitted)
         batch = [r for r in taken if r.answer.set_running_or_notify_cancel()]
         with self.changed:
-            self._done.cancelled += len(taken) - len(batch)
+            cancelled = self._done.cancelled + len(taken) - len(batch)
+            self._done = replace(self._done, cancelled=cancelled)
         return batch
 
     def _wait_for_more(self) -> None:
@@ -264,39 +244,25 @@ class _Queue(Worker):
 
     def _run(self, batch: list[_Request]) -> None:
         began = time.monotonic()
-        answers = self._answers([request.feeds for request in batch])
+        found = answers(self._model, [request.feeds for request in batch])
         ended = time.monotonic()
         with self.changed:
             done = self._done
-            done.requests += len(batch)
-            done.failed += sum([isinstance(answer, BaseException) for answer in answers])
-            done.batches += 1
-            done.rows += sum([request.rows for request in batch])
-            done.waiting_s += sum([began - request.arrived for request in batch])
-            done.running_s += ended - began
-            done.latencies.extend([ended - request.arrived for request in batch])
-        for request, answer in zip(batch, answers, strict=True):
+            self._done = replace(
+                done,
+                requests=done.requests + len(batch),
+                failed=done.failed + sum([isinstance(x, BaseException) for x in found]),
+                batches=done.batches + 1,
+                rows=done.rows + sum([request.rows for request in batch]),
+                waiting_s=done.waiting_s + sum([began - request.arrived for request in batch]),
+                running_s=done.running_s + ended - began,
+            )
+            self._latencies.extend([ended - request.arrived for request in batch])
+        for request, answer in zip(batch, found, strict=True):
             if isinstance(answer, BaseException):
                 request.answer.set_exception(answer)
             else:
                 request.answer.set_result(answer)
-
-    def _answers(self, batch: list[Feeds]) -> list[list[Any] | BaseException]:
-        """The outputs of each request, or its error."""
-        if len(batch) > 1:
-            try:
-                return [*self._model.run_batch(batch)]
-            except BaseException as error:
-                # Which requests fail shows when each runs alone.
-                _LOG.debug("a batch of %d requests runs one by one: %s", len(batch), error)
-        return [self._alone(feeds) for feeds in batch]
-
-    def _alone(self, feeds: Feeds) -> list[Any] | BaseException:
-        try:
-            return self._model.run(feeds)
-        except BaseException as error:
-            # As all executors do: the caller gets it, and the thread goes on.
-            return error
 
 
 def _announce(admitted: list[_Request]) -> None:

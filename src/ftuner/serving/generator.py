@@ -14,7 +14,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from ftuner.core.frozen import dataclass
 from ftuner.errors import ClosedError, ConfigurationError, InputError, QueueFullError
 from ftuner.graph.ir import Array
 from ftuner.runtime.model import Model, TensorSpec
-from ftuner.serving.worker import Closing, Worker
+from ftuner.serving.worker import Closing, Worker, answers
 
 TOKENS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
 """Inputs that are made of the tokens of a text; all others are caches."""
@@ -114,7 +113,7 @@ class Generator(Closing):
                 f"max_texts is {max_texts} and max_queue {max_queue}; expected 1 or more"
             )
         self._past = _empty_past(model)
-        self._texts = _Texts(self, model, [*self._past], max_texts, max_queue, exact)
+        self._texts = _Texts(self, model, max_texts, max_queue, exact)
 
     def generate(
         self, prompt: Sequence[int], *, max_tokens: int, end: Collection[int] = (),
@@ -173,11 +172,9 @@ class _Texts(Worker):
     """The texts of a generator, and the thread that generates them."""
 
     def __init__(
-        self, owner: Generator, model: Model, caches: list[str], most: int, max_queue: int,
-        exact: bool,
-    ) -> None:  # fmt: skip
-        self._exact = exact
-        self._model, self._caches, self._most, self._max_queue = model, caches, most, max_queue
+        self, owner: Generator, model: Model, most: int, max_queue: int, exact: bool
+    ) -> None:
+        self._model, self._most, self._max_queue, self._exact = model, most, max_queue, exact
         self._names = {spec.name for spec in model.inputs}
         super().__init__(owner)
 
@@ -219,12 +216,12 @@ class _Texts(Worker):
         going = [text for text in texts if not text.cancelled]
         for text in cancelled:
             text.finish(ClosedError("the generator has been closed"))
-        answers = self._answers([self._feeds(text) for text in going])
-        goes_on = [_took(text, x, self._caches) for text, x in zip(going, answers, strict=True)]
+        found = answers(self._model, [self._feeds(text) for text in going], self._exact)
+        goes_on = [_took(text, x) for text, x in zip(going, found, strict=True)]
         with self.changed:
             self._running = [text for text, more in zip(going, goes_on, strict=True) if more]
             self._ended += len(texts) - len(self._running)
-            self._tokens += sum([not isinstance(x, BaseException) for x in answers])
+            self._tokens += sum([not isinstance(x, BaseException) for x in found])
             self._steps += bool(going)
         return True
 
@@ -236,31 +233,15 @@ class _Texts(Worker):
             feeds[POSITIONS] = np.arange(text.seen, text.seen + count)[None]
         return feeds
 
-    def _answers(self, batch: list[dict[str, Any]]) -> list[list[Array] | BaseException]:
-        """The outputs for each text, or its error."""
-        if len(batch) > 1 and self._model.rows_together:
-            try:
-                return [*self._model.run_batch(batch, exact=self._exact)]
-            except BaseException:
-                # Which of them fail shows when each runs alone.
-                pass
-        return [self._alone(feeds) for feeds in batch]
 
-    def _alone(self, feeds: dict[str, Any]) -> list[Array] | BaseException:
-        try:
-            return self._model.run(feeds)
-        except BaseException as error:
-            return error
-
-
-def _took(text: _Text, answer: list[Array] | BaseException, caches: Sequence[str]) -> bool:
+def _took(text: _Text, answer: list[Array] | BaseException) -> bool:
     """Give a text its next token; whether it goes on."""
     try:
         if isinstance(answer, BaseException):
             raise answer
         logits, *past = answer
         text.seen += text.given.shape[1]
-        text.past = dict(zip(caches, past, strict=True))
+        text.past = dict(zip(text.past, past, strict=True))
         token = int(text.choose(logits[0, -1]))
         text.given = np.array([[token]])
         going = text.add(token)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from ftuner.core.fork_safety import renew_after_fork
 from ftuner.errors import ClosedError
+from ftuner.runtime.model import Model
 
 Itself = TypeVar("Itself")
+Feeds = Mapping[str, Any]
+_LOG = logging.getLogger(__name__)
 SECONDS_AT_EXIT = 10.0
 """Longest wait of the interpreter's exit for what a thread runs."""
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -29,12 +33,9 @@ class Closing(ABC):
     def __enter__(self: Itself) -> Itself:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close it; after an error, what waits is cancelled."""
-        self.close(drain=error is None)
+        self.close(drain=kind is None)
 
 
 class Worker(ABC):
@@ -93,6 +94,27 @@ class Worker(ABC):
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(patience_s)
+
+
+def answers(
+    model: Model, batch: Sequence[Feeds], exact: bool = True
+) -> list[list[Any] | BaseException]:
+    """The outputs of each request, or its error. `exact`: as of `Model.run_batch`."""
+    if len(batch) > 1 and model.rows_together:
+        try:
+            return [*model.run_batch(batch, exact=exact)]
+        except BaseException as error:
+            # Which requests fail shows when each runs alone.
+            _LOG.debug("a batch of %d requests runs one by one: %s", len(batch), error)
+    return [_answer(model, feeds) for feeds in batch]
+
+
+def _answer(model: Model, feeds: Feeds) -> list[Any] | BaseException:
+    try:
+        return model.run(feeds)
+    except BaseException as error:
+        # As all executors do: the caller gets it, and the thread goes on.
+        return error
 
 
 @atexit.register

@@ -34,6 +34,10 @@ def address(x: Array) -> int:
     return int(x.ctypes.data)
 
 
+def copied(feeds: Feeds) -> dict[str, Array]:
+    return {name: x.copy() for name, x in feeds.items()}
+
+
 def assert_same(found: Feeds, wanted: Feeds, where: object = "") -> None:
     for name, x in wanted.items():
         assert found[name].shape == x.shape

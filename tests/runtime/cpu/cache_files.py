@@ -1,28 +1,25 @@
 """Attention with keys and values of earlier tokens as ONNX files, in one node each."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from tests.frontends.onnx_models import parsed
 
-MICROSOFT = "com.microsoft"
 HEADS, GROUPS, SIZE = 4, 2, 16
-TYPES = {
-    "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-}  # fmt: skip
-Spec = tuple[str, str, Sequence[Any]]
+WIDTH = HEADS * SIZE
+CACHES = "past_key", "past_value"
 
 
-def file_of(nodes: Sequence[Any], inputs: Sequence[Spec], outputs: Sequence[Spec]) -> bytes:
-    given, made = (
-        [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, dtype, shape in specs]
-        for specs in (inputs, outputs)
-    )
-    graph = helper.make_graph(list(nodes), "caches", given, made)
-    opsets = [helper.make_opsetid("", 24), helper.make_opsetid(MICROSOFT, 1)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString())
+def tensors(dtype: str, shape: Any, *names: str) -> str:
+    """Inputs or outputs of one type, as ONNX's text form has them."""
+    element = {"float32": "float"}.get(dtype, dtype)
+    extents = f"[{', '.join(map(str, shape))}]" if shape else ""
+    return ", ".join(f"{element}{extents} {name}" for name in names)
+
+
+def file_of(nodes: str, inputs: list[str], outputs: list[str]) -> bytes:
+    text = f"({', '.join(inputs)}) => ({', '.join(outputs)}) {{ {nodes} }}"
+    return parsed(text, 24).SerializeToString()
 
 
 def grouped(
@@ -32,104 +29,69 @@ def grouped(
     """onnxruntime's GroupQueryAttention. `positions`: of tables of rotary angles; 0 for none.
     `masked`: the numbers of keys are those of a mask of all tokens, as onnxruntime-genai's builder
     writes it; else they are inputs."""
-    names = ["q", "k", "v", "past_key", "past_value", "last", "total"]
-    attributes = {"num_heads": HEADS, "kv_num_heads": GROUPS}
-    numbers: list[Spec] = [("last", "int32", ("batch",)), ("total", "int32", ())]
-    nodes = []
+    nodes, rotary, names = "", "", ["q", "k", "v", *CACHES, "last", "total"]
+    numbers = [tensors("int32", ["batch"], "last"), tensors("int32", [], "total")]
     if masked:
-        numbers = [("mask", "int64", ("batch", "all"))]
-        nodes = [
-            helper.make_node("Constant", [], ["one"], value_ints=[1]),
-            helper.make_node("ReduceSum", ["mask", "one"], ["count"], keepdims=0),
-            helper.make_node("Sub", ["count", "one"], ["last.wide"]),
-            helper.make_node("Cast", ["last.wide"], ["last"], to=TensorProto.INT32),
-            helper.make_node("Shape", ["mask"], ["shape"]),
-            helper.make_node("Gather", ["shape", "one"], ["total.wide"]),
-            helper.make_node("Cast", ["total.wide"], ["total"], to=TensorProto.INT32),
-        ]
-    tables: list[Spec] = []
+        numbers = [tensors("int64", ["batch", "all"], "mask")]
+        nodes = """one = Constant<value_ints = [1]>()
+            count = ReduceSum<keepdims = 0>(mask, one)
+            wide_last = Sub(count, one)
+            last = Cast<to = 6>(wide_last)
+            shape = Shape(mask)
+            wide_total = Gather(shape, one)
+            total = Cast<to = 6>(wide_total)
+        """
     if positions:
-        attributes["do_rotary"] = 1
-        tables = [(name, dtype, (positions, SIZE // 2)) for name in ("cosines", "sines")]
-        names += ["cosines", "sines"]
-    nodes.append(helper.make_node(
-        "GroupQueryAttention", names, ["y", "key", "value"], domain=MICROSOFT, **attributes
-    ))  # fmt: skip
-    cache = ("batch", GROUPS, rows, SIZE)[:rank]
-    return file_of(
-        nodes,
-        [
-            ("q", dtype, ("batch", "new", HEADS * SIZE)),
-            *((name, dtype, ("batch", "new", GROUPS * SIZE)) for name in "kv"),
-            *((name, dtype, cache) for name in ("past_key", "past_value")), *numbers, *tables,
-        ],
-        [
-            ("y", dtype, ("batch", "new", HEADS * SIZE)),
-            *((name, dtype, ("batch", GROUPS, "kept", SIZE)) for name in ("key", "value")),
-        ],
-    )  # fmt: skip
+        rotary, names = ", do_rotary = 1", [*names, "cosines", "sines"]
+        numbers.append(tensors(dtype, [positions, SIZE // 2], *names[-2:]))
+    attributes = f"<num_heads = {HEADS}, kv_num_heads = {GROUPS}{rotary}>"
+    nodes += f"y, key, value = com.microsoft.GroupQueryAttention{attributes}({', '.join(names)})"
+    inputs = [
+        tensors(dtype, ["batch", "new", WIDTH], "q"),
+        tensors(dtype, ["batch", "new", GROUPS * SIZE], "k", "v"),
+        tensors(dtype, ["batch", GROUPS, rows, SIZE][:rank], *CACHES), *numbers,
+    ]  # fmt: skip
+    cache = tensors(dtype, ["batch", GROUPS, "kept", SIZE], "key", "value")
+    return file_of(nodes, inputs, [tensors(dtype, ["batch", "new", WIDTH], "y"), cache])
 
 
 def scattered(dtype: str = "float32", rows: Any = "rows", mode: str = "linear") -> bytes:
     """ONNX's TensorScatter into caches of a fixed length, which its Attention reads."""
-    nodes = [
-        helper.make_node("TensorScatter", [f"past_{n}", n[0], "at"], [n], axis=2, mode=mode)
-        for n in ("key", "value")
-    ]
-    names = ["q", "key", "value", "", "", "", "valid"]
-    nodes.append(helper.make_node("Attention", names, ["y"]))
-    cache = ("batch", GROUPS, rows, SIZE)
-    return file_of(
-        nodes,
-        [
-            ("q", dtype, ("batch", HEADS, "new", SIZE)),
-            *((name, dtype, ("batch", GROUPS, "new", SIZE)) for name in "kv"),
-            *((name, dtype, cache) for name in ("past_key", "past_value")),
-            ("at", "int64", ("batch",)), ("valid", "int64", ("batch",)),
-        ],
-        [
-            ("y", dtype, ("batch", HEADS, "new", SIZE)),
-            *((name, dtype, cache) for name in ("key", "value")),
-        ],
-    )  # fmt: skip
+    nodes = f"""key = TensorScatter<axis = 2, mode = "{mode}">(past_key, k, at)
+        value = TensorScatter<axis = 2, mode = "{mode}">(past_value, v, at)
+        y = Attention(q, key, value, "", "", "", valid)"""
+    cache = ["batch", GROUPS, rows, SIZE]
+    inputs = [*_heads(dtype), tensors(dtype, cache, *CACHES)]
+    inputs.append(tensors("int64", ["batch"], "at", "valid"))
+    y = tensors(dtype, ["batch", HEADS, "new", SIZE], "y")
+    return file_of(nodes, inputs, [y, tensors(dtype, cache, "key", "value")])
 
 
 def stacked(dtype: str = "float32") -> bytes:
     """onnxruntime's Attention, whose past is keys and values in one tensor."""
-    width = HEADS * SIZE
-    node = helper.make_node(
-        "Attention", ["x", "weight", "bias", "", "past"], ["y", "present"], domain=MICROSOFT,
-        num_heads=HEADS, unidirectional=1,
-    )  # fmt: skip
-    return file_of(
-        [node],
-        [
-            ("x", dtype, ("batch", "new", width)), ("weight", dtype, (width, 3 * width)),
-            ("bias", dtype, (3 * width,)), ("past", dtype, (2, "batch", HEADS, "past", SIZE)),
-        ],
-        [
-            ("y", dtype, ("batch", "new", width)),
-            ("present", dtype, (2, "batch", HEADS, "all", SIZE)),
-        ],
-    )  # fmt: skip
+    attributes = f"<num_heads = {HEADS}, unidirectional = 1>"
+    node = f'y, present = com.microsoft.Attention{attributes}(x, weight, bias, "", past)'
+    inputs = [
+        tensors(dtype, ["batch", "new", WIDTH], "x"),
+        tensors(dtype, [WIDTH, 3 * WIDTH], "weight"), tensors(dtype, [3 * WIDTH], "bias"),
+        tensors(dtype, [2, "batch", HEADS, "past", SIZE], "past"),
+    ]  # fmt: skip
+    present = tensors(dtype, [2, "batch", HEADS, "all", SIZE], "present")
+    return file_of(node, inputs, [tensors(dtype, ["batch", "new", WIDTH], "y"), present])
 
 
 def given_apart(dtype: str = "float32") -> bytes:
     """ONNX's Attention with a past of its own."""
-    names = ["q", "k", "v", "", "past_key", "past_value"]
-    node = helper.make_node("Attention", names, ["y", "key", "value"], is_causal=1)
-    return file_of(
-        [node],
-        [
-            ("q", dtype, ("batch", HEADS, "new", SIZE)),
-            *((name, dtype, ("batch", GROUPS, "new", SIZE)) for name in "kv"),
-            *((n, dtype, ("batch", GROUPS, "past", SIZE)) for n in ("past_key", "past_value")),
-        ],
-        [
-            ("y", dtype, ("batch", HEADS, "new", SIZE)),
-            *((name, dtype, ("batch", GROUPS, "all", SIZE)) for name in ("key", "value")),
-        ],
-    )
+    node = 'y, key, value = Attention<is_causal = 1>(q, k, v, "", past_key, past_value)'
+    past, kept = (["batch", GROUPS, rows, SIZE] for rows in ("past", "all"))
+    y = tensors(dtype, ["batch", HEADS, "new", SIZE], "y")
+    inputs = [*_heads(dtype), tensors(dtype, past, *CACHES)]
+    return file_of(node, inputs, [y, tensors(dtype, kept, "key", "value")])
+
+
+def _heads(dtype: str) -> list[str]:
+    q, k = (["batch", heads, "new", SIZE] for heads in (HEADS, GROUPS))
+    return [tensors(dtype, q, "q"), tensors(dtype, k, "k", "v")]
 
 
 def floats(rng: np.random.Generator, *shape: int, dtype: str = "float32") -> np.ndarray:

@@ -25,13 +25,15 @@ class Kind(NamedTuple):
     grows: bool = True
     heads: int = GROUPS
 
-    def empty(self, batch: int, rows: int, dtype: str) -> dict[str, Array]:
+    def empty(self, batch: int, rows: int, dtype: str = "float32") -> dict[str, Array]:
         rng = np.random.default_rng(rows)
         shape = (batch, self.heads, rows, SIZE)
         shape = (2, *shape) if "past" in self.names else shape
         return {name: floats(rng, *shape, dtype=dtype) for name in self.names}
 
-    def new(self, seed: int, batch: int, count: int, before: int, dtype: str) -> dict[str, Array]:
+    def new(
+        self, seed: int, batch: int, count: int, before: int, dtype: str = "float32"
+    ) -> dict[str, Array]:
         """What is given with keys and values of `before` tokens, for `count` more."""
         rng = np.random.default_rng(seed)
         width = HEADS * SIZE
@@ -55,6 +57,11 @@ class Kind(NamedTuple):
 
     def continued(self, found: Feeds) -> dict[str, Array]:
         return {past: found[present] for past, present in self.names.items()}
+
+    def begun(self, model: Model, count: int = 1) -> dict[str, Array]:
+        """The keys and values of the first tokens, as a model returns them."""
+        rows = 0 if self.grows else LENGTH
+        return self.continued(model(**self.new(0, 1, count, 0), **self.empty(1, rows)))
 
 
 PAIRS = {"past_key": "key", "past_value": "value"}

@@ -1,13 +1,28 @@
-"""Two models that tests of running models share: an encoder layer, and one without products."""
+"""Models and back ends that tests of running models share."""
 
-from tests.graph.graphs import B, Maker, S, assert_close, graph_of, inputs_of, layer, reference
+from functools import lru_cache
 
+import pytest
+from tests.graph.graphs import B, Maker, S, assert_close, builds, inputs_of, layer, reference
+
+from ftuner.core.dtype import DType
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.model import Model
 
 LAYER = optimised(layer())
+_backend = lru_cache(lambda isa: CpuBackend(isa=isa))
+
+
+def device_of(dtype: DType, isa: str | None = None) -> CpuBackend:
+    """The back end of an ISA, by default the widest; if it multiplies no words of a dtype, the test
+    is skipped."""
+    found: CpuBackend = _backend(isa)
+    if dtype not in found.narrow_dtypes:
+        pytest.skip(f"this CPU multiplies no {dtype}")
+    return found
 
 
 def compiled(model: Model) -> CompiledGraph:
@@ -17,14 +32,11 @@ def compiled(model: Model) -> CompiledGraph:
     return part
 
 
-def small() -> Graph:
+@builds
+def small(g: Maker) -> list[Value]:
     """A program without products: a sum of two inputs, and sums of its rows."""
-
-    def body(g: Maker) -> list[Value]:
-        y = g.add("add", g.given("x", B, S), g.given("y", B, S))
-        return [g.add("exp", y), g.add("reduce", y, kind="sum", axes=(1,))]
-
-    return graph_of(body)
+    y = g.add("add", g.given("x", B, S), g.given("y", B, S))
+    return [g.add("exp", y), g.add("reduce", y, kind="sum", axes=(1,))]
 
 
 def assert_right(model: Model, graph: Graph, seed: int = 0, **extents: int) -> None:

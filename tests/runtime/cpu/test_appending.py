@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from tests.at_once import at_once
 from tests.graph.graphs import Maker, S, T, graph_of
-from tests.runtime.cpu.appending import PLAIN, Feeds, assert_same, compiled, in_place, tokens
+from tests.runtime.cpu.appending import (
+    PLAIN,
+    Feeds,
+    assert_same,
+    compiled,
+    copied,
+    in_place,
+    tokens,
+)
 from tests.runtime.cpu.decoders import Decoder
 
 from ftuner.core.dim import symbol
@@ -126,7 +134,7 @@ def test_programs_are_bound_once_for_each_number_of_rows(widest: CpuBackend) -> 
 
 def test_a_second_continuation_is_apart(plain: Model, copying: Model) -> None:
     past = PLAIN.continued(plain(ids=tokens(0, new=20), **PLAIN.empty()))
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     one, two, three = (plain(ids=tokens(seed), **past) for seed in (1, 2, 3))
     assert all(in_place(PLAIN, past, one))
     assert not any(in_place(PLAIN, past, two) + in_place(PLAIN, past, three))
@@ -135,7 +143,7 @@ def test_a_second_continuation_is_apart(plain: Model, copying: Model) -> None:
     # Each goes on in place by itself.
     for number, found in enumerate((two, one, three)):
         ids, given_ = tokens(number + 7), PLAIN.continued(found)
-        before = {name: x.copy() for name, x in given_.items()}
+        before = copied(given_)
         more = plain(ids=ids, **given_)
         assert all(in_place(PLAIN, given_, more))
         assert_same(more, copying(ids=ids, **before))
@@ -234,7 +242,7 @@ def test_memory_is_counted_with_its_room(plain: Model, copying: Model) -> None:
 
 def test_measuring_steps_changes_nothing(plain: Model, copying: Model) -> None:
     past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     assert len(plain.step_seconds({"ids": tokens(1), **past})) == len(plain.steps)
     assert_same(plain(ids=tokens(1), **past), copying(ids=tokens(1), **kept))
 
@@ -244,7 +252,7 @@ def test_measuring_steps_changes_nothing(plain: Model, copying: Model) -> None:
 
 def test_a_failed_run_leaves_the_past(plain: Model, copying: Model) -> None:
     past = PLAIN.continued(plain(ids=tokens(0, new=6), **PLAIN.empty()))
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     with pytest.raises(IndexRangeError):
         plain(ids=np.array([[PLAIN.words]]), **past)
     with pytest.raises(ShapeError):
@@ -279,7 +287,7 @@ def test_memory_that_cannot_be_had(widest: CpuBackend) -> None:
 def test_threads_that_continue_one_past(widest: CpuBackend, copying: Model) -> None:
     model = compiled(PLAIN, widest, append=True, threads=2)
     past = PLAIN.continued(model(ids=tokens(0, new=6), **PLAIN.empty()))
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     count, length = 6, 12
     results: list[list[Feeds]] = [[] for _ in range(count)]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.frontends.onnx_models import parsed
-from tests.graph.graphs import B, Maker, S, T, graph_of
+from tests.graph.graphs import B, Maker, S, T, builds, graph_of
 from tests.runtime.cpu.appending import address, assert_same
 
 from ftuner.core.dim import minimum, symbol
@@ -19,19 +19,16 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
 
-def _sums(axis: int) -> Graph:
+@builds
+def _sums(g: Maker, axis: int) -> list[Value]:
     """Rows appended along an axis, with values that are read from all of them."""
-
-    def body(g: Maker) -> list[Value]:
-        shape = [B, 3, symbol("N")]
-        x = g.given("x", *shape[:axis], S, *shape[axis:], dtype=FLOAT64)
-        new = g.given("new", *shape[:axis], T, *shape[axis:], dtype=FLOAT64)
-        y = g.add("concat", x, g.add("negative", new), axis=axis)
-        total = g.add("reduce", y, kind="sum", axes=(1, 3))
-        flat = g.add("reshape", y, shape=(B * y.shape[1], y.shape[2] * y.shape[3]))
-        return [y, total, g.add("exp", flat), g.add("transpose", y, perm=(3, 1, 0, 2))]
-
-    return graph_of(body)
+    shape = [B, 3, symbol("N")]
+    x = g.given("x", *shape[:axis], S, *shape[axis:], dtype=FLOAT64)
+    new = g.given("new", *shape[:axis], T, *shape[axis:], dtype=FLOAT64)
+    y = g.add("concat", x, g.add("negative", new), axis=axis)
+    total = g.add("reduce", y, kind="sum", axes=(1, 3))
+    flat = g.add("reshape", y, shape=(B * y.shape[1], y.shape[2] * y.shape[3]))
+    return [y, total, g.add("exp", flat), g.add("transpose", y, perm=(3, 1, 0, 2))]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,17 @@
 """Products of float32 rows by weights of few bits equal float64 references, widened in registers or
 before."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.conftest import recorded_cpus
-from tests.reference import lie, product_bound, uniform
-from tests.runtime.cpu.test_narrow_weights import PANELS, strides_of
+from tests.frontends.onnx_models import parsed
+from tests.graph.graphs import ops
+from tests.reference import product_bound, uniform
+from tests.runtime.cpu.test_narrow_weights import PANELS, by_candidates
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -25,14 +25,12 @@ from ftuner.graph.ir import Graph
 from ftuner.graph.passes.narrow_weights import by_blocks
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.hardware.model import CpuHardware
-from ftuner.planner.cpu.plan import Choice
 from ftuner.planner.cpu.planner import best_width, planner_for
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.operands import step_types
 from ftuner.runtime.cpu.packed_weights import Panels, pack, unpacked
-from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.reference import run_reference
 from ftuner.schedules.product.cpu_binding import shared_epilogue
 from ftuner.ukernels.cpu.library import build_library
@@ -66,10 +64,6 @@ def graph_of(k: int, blocks: Any, dtype: DType) -> Graph:
     return builder.graph([x], [("y", result)])
 
 
-def operators(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
-
-
 def assert_right(got: Any, x: Any, weight: Any) -> None:
     """`got` is what the graph gives: sums with a bias, and their tangents."""
     sums, bound = product_bound(x, weight, extra=5)
@@ -87,29 +81,13 @@ def test_any_rows_and_threads(
 ) -> None:
     blocks, dtype = some_blocks(k, n, bits, numbers, zeros)
     graph = optimised(graph_of(k, blocks, dtype), halves=False)
-    assert "block_matmul" in operators(graph)
+    assert "block_matmul" in ops(graph)
     weight = of_blocks(blocks, dtype)[:k]
     for threads in (1, 3):
         run = CompiledGraph(replace(graph), backend, Options(threads=threads))
         for rows in ROWS:
             x = uniform(rows, (rows, k), "float32")
             assert_right(run.run([x])[0], x, weight)
-
-
-def by_candidates(
-    products: Products, panels: Panels, x: Any, workers: int
-) -> Iterator[tuple[Choice, Any]]:
-    """The choice and the result of each candidate, which writes nothing else."""
-    rows, types = len(x), products.compiled.library.types
-    problem = panels.problem(rows, workers)
-    for candidate in products.planner.candidates(problem):
-        if candidate.fits(rows):
-            y, memory = lie("padded", np.full((rows, panels.n), np.nan, np.float32), guard=99.0)
-            plan = products.planner.lay_out(problem, candidate)
-            strides = strides_of(x, y)._replace(a_k=types.a.itemsize)
-            products.launch(products.encode(plan, strides), x, panels.packed, y, None)
-            assert np.count_nonzero(memory == 99.0) == memory.size - y.size
-            yield candidate.choice, y
 
 
 @pytest.mark.each_value
@@ -140,23 +118,17 @@ def test_every_candidate_is_right(
 
 def layers_of(path: Path, layers: int) -> list[Any]:
     """Write a model of MatMulNBits; returns the weights of its layers."""
-    size, weights, nodes, constants = 128, [], [], []
+    size, weights, nodes, constants = 128, [], "", {}
     for i in range(layers):
         levels = RNG.integers(0, 256, (size, 4, 16), dtype=np.uint8)
         scales = RNG.uniform(0.5, 1, (size, 4)).astype(np.float32) / 50
         zeros = RNG.integers(0, 256, (size, 2), dtype=np.uint8)
-        arrays = {f"q{i}": levels, f"s{i}": scales, f"z{i}": zeros}
-        constants += [numpy_helper.from_array(x, name) for name, x in arrays.items()]
-        nodes.append(helper.make_node(
-            "MatMulNBits", [f"x{i}", *arrays], [f"x{i + 1}"], domain="com.microsoft", K=size,
-            N=size, bits=4, block_size=32))  # fmt: skip
+        constants |= {f"q{i}": levels, f"s{i}": scales, f"z{i}": zeros}
+        given = f"<K={size}, N={size}, bits=4, block_size=32>(x{i}, q{i}, s{i}, z{i})"
+        nodes += f"x{i + 1} = com.microsoft.MatMulNBits{given} "
         weights.append(of_blocks(*blocks_of(levels, 4, scales, unpacked_zeros(zeros))))
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["m", size])
-            for name in ("x0", f"x{layers}")]  # fmt: skip
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], constants)
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=domains, ir_version=10)
-    path.write_bytes(model.SerializeToString())
+    text = f"(float[m, {size}] x0) => (float[m, {size}] x{layers}) {{ {nodes}}}"
+    path.write_bytes(parsed(text, 21, **constants).SerializeToString())
     return weights
 
 
@@ -210,7 +182,7 @@ def test_products_of_one_operand_are_merged() -> None:
             results.append(by_blocks(x, blocks, dtype).transpose((1, 0)))
     graph = builder.graph([x], [(f"y{i}", y) for i, y in enumerate(results)])
     merged = optimised(graph, halves=False)
-    assert operators(merged).count("block_matmul") == 1
+    assert ops(merged).count("block_matmul") == 1
     given = uniform(4, (5, 64), "float32")
     for got, weight in zip(run_reference(merged, [given]), weights, strict=True):
         np.testing.assert_allclose(got.T, given @ weight, rtol=1e-4, atol=1e-4)
@@ -220,7 +192,7 @@ def test_devices_without_them_multiply_floats() -> None:
     blocks, dtype = some_blocks(64, 40, 4, 32, True)
     graph = graph_of(64, blocks, dtype)
     found = optimised(graph, halves=True)
-    assert "block_matmul" not in operators(found)
+    assert "block_matmul" not in ops(found)
     x = uniform(2, (3, 64), "float32")
     np.testing.assert_array_equal(run_reference(found, [x])[0], run_reference(graph, [x])[0])
 

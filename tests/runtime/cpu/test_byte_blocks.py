@@ -1,24 +1,23 @@
 """Products of rows of levels by weights of few bits, in integers, equal float64 references."""
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.conftest import recorded_cpus
+from tests.graph.graphs import ops
 from tests.reference import product_bound, uniform
-from tests.runtime.cpu.test_block_products import (
-    KINDS,
-    ROWS,
-    by_candidates,
-    layers_of,
-    operators,
-    some_blocks,
+from tests.runtime.cpu.small_models import device_of
+from tests.runtime.cpu.test_block_products import KINDS, ROWS, layers_of, some_blocks
+from tests.runtime.cpu.test_narrow_weights import PANELS, by_candidates
+from tests.runtime.cpu.test_word_products import (
+    assert_rows_are_right,
+    float_graph,
+    in_precision,
+    isas,
 )
-from tests.runtime.cpu.test_narrow_weights import PANELS
-from tests.runtime.cpu.test_word_products import isas
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -31,7 +30,7 @@ from ftuner.core.dtype import (
     block_of_signed_levels,
 )
 from ftuner.core.product import product_types
-from ftuner.graph.algebra import constant, tanh
+from ftuner.graph.algebra import constant
 from ftuner.graph.blocks import as_signed, blocks_of, of_blocks
 from ftuner.graph.builder import Builder
 from ftuner.graph.ir import Graph
@@ -51,14 +50,6 @@ from ftuner.ukernels.cpu.library import build_library
 RNG = np.random.default_rng(14)
 PRECISION = "int4-dynamic"
 SHAPES = ((128, 64), (300, 37), (1100, 129), (17, 1))
-
-
-@lru_cache
-def backend(isa: str) -> CpuBackend:
-    device = CpuBackend(isa=isa)
-    if UINT8 not in device.narrow_dtypes:
-        pytest.skip("this CPU does not have the instruction")
-    return device
 
 
 def levels(rows: int, k: int) -> Any:
@@ -81,7 +72,7 @@ def test_signed_levels_are_the_same_weight(bits: int, numbers: int, zeros: bool)
 def test_any_rows_and_threads(
     isa: str, bits: int, numbers: int, zeros: bool, k: int, n: int
 ) -> None:
-    device = backend(isa)
+    device = device_of(UINT8, isa)
     blocks, dtype = some_blocks(k, n, bits, numbers, zeros)
     builder = Builder()
     x = builder.input("x", UINT8, (symbol("m"), k))
@@ -102,7 +93,7 @@ def test_any_rows_and_threads(
 @pytest.mark.parametrize(("bits", "numbers", "zeros"), [KINDS[1], KINDS[4], KINDS[7]])
 @pytest.mark.parametrize("n", [31, 257])
 def test_every_candidate_is_right(isa: str, bits: int, numbers: int, zeros: bool, n: int) -> None:
-    device = backend(isa)
+    device = device_of(UINT8, isa)
     for k in (numbers, 17 * 128):
         blocks, dtype = some_blocks(k, n, bits, numbers, zeros)
         signed, of_signed = as_signed(blocks, dtype)
@@ -119,55 +110,31 @@ def test_every_candidate_is_right(isa: str, bits: int, numbers: int, zeros: bool
                     assert (np.abs(y - sums) <= bound).all()
 
 
-def float_graph(k: int, n: int) -> tuple[Graph, Any]:
-    weight = (RNG.standard_normal((k, n)) / np.sqrt(k)).astype(np.float32)
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (symbol("b"), symbol("m"), k))
-    with builder.writing():
-        y = tanh(x @ constant(weight) + constant(np.ones(n, np.float32)))
-    return builder.graph([x], [("y", y)]), weight
-
-
 @pytest.mark.parametrize(("k", "n"), [(256, 96), (261, 130), (1030, 67)])
 def test_precision_of_floats(k: int, n: int) -> None:
     graph, weight = float_graph(k, n)
     graph = optimised(graph, halves=False, precision=PRECISION)
-    assert "block_matmul" in operators(graph)
-    x = RNG.standard_normal((3, 7, k)).astype(np.float32)
-    x[1, 2], x[1, 3, :2], x[1, 4, 1] = 0, 3e38, np.nan
+    assert "block_matmul" in ops(graph)
+    x, wanted, finite = in_precision(graph, weight)
     (reference,) = run_reference(graph, [x])
-    wanted = np.tanh(x.astype(np.float64) @ weight + 1)
-    finite = np.isfinite(wanted).all(-1)
-    finite[1, 3] = False
     assert np.abs(reference - wanted)[finite].max() < 0.4
     assert np.linalg.norm((reference - wanted)[finite]) < 0.1 * np.linalg.norm(wanted[finite])
-    assert np.isnan(reference[1, 4]).all()
     np.testing.assert_allclose(reference[1, 2], np.tanh(1), rtol=1e-6)
-    device = CpuBackend()
-    if UINT8 in device.narrow_dtypes:
-        run = CompiledGraph(replace(graph), device, Options(threads=3))
-        # Scales of rows are part of the epilogue, as all that follows.
-        assert run.lowered.steps[-1].kind == "product"
-        (got,) = run.run([x])
-        np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
-        assert np.isnan(got[1, 4]).all()
+    if UINT8 in CpuBackend().narrow_dtypes:
+        _, got = assert_rows_are_right(graph, x, finite)
         np.testing.assert_allclose(got[1, 2], np.tanh(1), rtol=1e-6)
-        # A row does not depend on the others, of which only the number may order its sums.
-        changed = np.concatenate([RNG.standard_normal((2, 7, k)).astype(np.float32), x[2:]])
-        np.testing.assert_array_equal(run.run([changed])[0][2], got[2])
 
 
 def test_small_weights_stay_as_they_are() -> None:
     graph, _ = float_graph(64, 33)
-    assert operators(optimised(graph, halves=False, precision=PRECISION)).count("matmul") == 1
+    assert ops(optimised(graph, halves=False, precision=PRECISION)).count("matmul") == 1
 
 
 def test_weights_that_files_have_in_blocks(tmp_path: Path) -> None:
     weights = layers_of(tmp_path / "layers.onnx", 2)
     x = uniform(0, (3, 128), "float32")
     wanted = x.astype(np.float64) @ weights[0] @ weights[1]
-    if UINT8 not in CpuBackend().narrow_dtypes:
-        pytest.skip("this CPU does not have the instruction")
+    device_of(UINT8)
     model = ftuner.load(tmp_path / "layers.onnx", threads=1, precision=PRECISION)
     products = [step for step in model.steps if isinstance(step, ProductStep)]
     assert {step.b.layout.dtype for step in products} == {block_of_signed_levels(4, 32, True)}
@@ -191,10 +158,10 @@ def test_codes_and_long_blocks_keep_rows_of_floats() -> None:
     scales = np.ones((64, 8), np.float32)
     blocks, dtype = blocks_of(packed, 4, scales, None, "nf4")
     assert dtype == block_of_codes("nf4", 32)
-    assert operators(of_rows(blocks, dtype)) == ["block_matmul"]
+    assert ops(of_rows(blocks, dtype)) == ["block_matmul"]
     for numbers, kept in ((MOST_EXACT, False), (2 * MOST_EXACT, True)):
         graph = of_rows(*some_blocks(numbers, 40, 4, numbers, False))
-        assert (operators(graph) == ["block_matmul"]) == kept
+        assert (ops(graph) == ["block_matmul"]) == kept
 
 
 @pytest.mark.parametrize("machine", recorded_cpus(), ids=lambda machine: machine.name)

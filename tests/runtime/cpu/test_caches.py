@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.runtime.cpu import cache_files as files
-from tests.runtime.cpu.appending import address, assert_same
+from tests.runtime.cpu.appending import address, assert_same, copied
 from tests.runtime.cpu.cache_files import GROUPS, SIZE
 from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, both, is_in_place
 
@@ -46,9 +46,9 @@ def test_as_onnxruntime_has_it(name: str) -> None:
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     model = load(data, append_in_place=True)
-    past, before = kind.empty(2, 0, "float32"), 0
+    past, before = kind.empty(2, 0), 0
     for count in (5, 1, 1, 2 if name == "stacked" else 1):
-        new = kind.new(before, 2, count, before, "float32")
+        new = kind.new(before, 2, count, before)
         theirs = dict(zip(names, session.run(None, {**new, **past}), strict=True))
         found = model(**new, **past)
         for output, x in theirs.items():
@@ -61,10 +61,10 @@ def test_a_buffer_of_a_maximal_length() -> None:
     appending, copying = both(GROUPED)
     session = onnxruntime.InferenceSession(files.grouped(), providers=["CPUExecutionProvider"])
     for rows in (2 * ROOM_ROWS, 2 * ROOM_ROWS + 44):
-        first = second = theirs = GROUPED.empty(1, rows, "float32")
+        first = second = theirs = GROUPED.empty(1, rows)
         places = set()
         for before in range(12):
-            new = GROUPED.new(before, 1, 1, before, "float32")
+            new = GROUPED.new(before, 1, 1, before)
             wanted, found = copying(**new, **first), appending(**new, **second)
             y, key, value = session.run(["y", "key", "value"], {**new, **theirs})
             np.testing.assert_allclose(found["y"], y, 1e-4, 1e-5)
@@ -82,9 +82,9 @@ def test_numbers_of_keys_that_a_mask_has() -> None:
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     model = load(data, append_in_place=True)
     assert model.appended == PAIRS
-    past, places, before = GROUPED.empty(2, 2 * ROOM_ROWS, "float32"), set(), 0
+    past, places, before = GROUPED.empty(2, 2 * ROOM_ROWS), set(), 0
     for count in (5, 1, 1, 1):
-        new = GROUPED.new(before, 2, count, before, "float32")
+        new = GROUPED.new(before, 2, count, before)
         del new["last"], new["total"]
         before += count
         new["mask"] = np.ones((2, before), np.int64)
@@ -101,9 +101,9 @@ def test_numbers_of_keys_that_a_mask_has() -> None:
 def test_keys_that_are_not_there_yet_are_not_read() -> None:
     """Whatever is in the rows beyond those of the tokens so far."""
     model = load(files.grouped())
-    new = GROUPED.new(0, 1, 1, 4, "float32")
-    past = GROUPED.empty(1, LENGTH, "float32")
-    wild = {name: x.copy() for name, x in past.items()}
+    new = GROUPED.new(0, 1, 1, 4)
+    past = GROUPED.empty(1, LENGTH)
+    wild = copied(past)
     for x in wild.values():
         x[:, :, 5:] = np.nan
     assert np.array_equal(model(**new, **past)["y"], model(**new, **wild)["y"])
@@ -113,8 +113,7 @@ def test_keys_that_are_not_there_yet_are_not_read() -> None:
 def test_no_step_copies_a_past(name: str) -> None:
     kind = KINDS[name]
     appending, _ = both(kind)
-    new = kind.new(0, 1, 1, 0, "float32")
-    appending(**new, **kind.empty(1, 0 if kind.grows else LENGTH, "float32"))
+    kind.begun(appending)
     read = {b.number for step in appending.steps for b in step.reads if b.kind == "input"}
     names = [spec.name for spec in appending.inputs]
     assert not {names[number] for number in read} & set(kind.names)
@@ -127,9 +126,9 @@ def test_tokens_that_are_taken_back() -> None:
     """A draft that is not accepted: later tokens are written over rows of the newest cache."""
     for kind in (GROUPED, SCATTERED):
         appending, copying = both(kind)
-        first = second = kind.empty(1, LENGTH, "float32")
+        first = second = kind.empty(1, LENGTH)
         for number, before in enumerate((0, 1, 2, 3, 1, 2, 0, 1)):
-            new = kind.new(number, 1, 1, before, "float32")
+            new = kind.new(number, 1, 1, before)
             wanted, found = copying(**new, **first), appending(**new, **second)
             assert_same(found, wanted, number)
             assert is_in_place(kind, second, found) == (number > 0)
@@ -139,10 +138,10 @@ def test_tokens_that_are_taken_back() -> None:
 def test_sequences_of_several_lengths() -> None:
     """The cache is as long as the longest; new rows are behind those of their own sequence."""
     appending, copying = both(GROUPED)
-    first = second = GROUPED.empty(3, 0, "float32")
+    first = second = GROUPED.empty(3, 0)
     lengths = np.array([6, 2, 4])
     for token in range(20):
-        new = GROUPED.new(token, 3, 6 if token == 0 else 1, int(lengths.max()), "float32")
+        new = GROUPED.new(token, 3, 6 if token == 0 else 1, int(lengths.max()))
         total = int(lengths.max()) + (token > 0)
         new["last"] = (lengths - (token == 0)).astype(np.int32)
         new["total"] = np.array(total, np.int32)
@@ -154,9 +153,9 @@ def test_sequences_of_several_lengths() -> None:
 
 def test_a_ring() -> None:
     appending, copying = both(SCATTERED, mode="circular")
-    first = second = SCATTERED.empty(2, 5, "float32")
+    first = second = SCATTERED.empty(2, 5)
     for token in range(17):
-        new = SCATTERED.new(token, 2, 2, token, "float32")
+        new = SCATTERED.new(token, 2, 2, token)
         new["at"], new["valid"] = np.array([token, 2 * token]), np.full(2, 5)
         wanted, found = copying(**new, **first), appending(**new, **second)
         assert_same(found, wanted, token)

@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.codegen.llvm.objects import object_of
@@ -22,7 +23,7 @@ from ftuner.errors import CacheWarning, CompileError, ObjectFileError
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning
 from ftuner.runtime.cache import OBJECTS, Cache
-from ftuner.runtime.cpu.compilation import compile_missing, load
+from ftuner.runtime.cpu.compilation import Compiler
 
 ELF = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other objects than ELF")
 TARGET = host_target(HOST_ISAS[0])
@@ -36,8 +37,8 @@ def bundles() -> list[Bundle]:
 
 def loaded(cache: Cache) -> LoadedObject:
     """The bundles in this process, by way of a cache."""
-    wanted = bundles()
-    return load(wanted, compile_missing(wanted, TARGET, cache, None, 3), TARGET, cache, 3)
+    wanted, compiler = bundles(), Compiler(TARGET, cache, 3)
+    return compiler.load(wanted, compiler.compile_missing(wanted, None))
 
 
 def patched(data: bytes, place: int, value: bytes) -> bytes:
@@ -76,7 +77,7 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, kept: bool
 ) -> None:
     cache = Cache(tmp_path)
-    sound = compile_missing(bundles(), TARGET, cache, None, 3)
+    sound = Compiler(TARGET, cache, 3).compile_missing(bundles(), None)
     keys = [bundle_key(bundle, TARGET) for bundle in bundles()]
     own, other = (sound[bundle].data for bundle in bundles())
     spoiled = WRONG[wrong](own, other)
@@ -84,7 +85,8 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     cache.write(OBJECTS, keys[0], spoiled)
     if not kept:
         for call in ("unlink", "replace"):
-            monkeypatch.setattr(os, call, _refuse)
+            refuse = Mock(side_effect=PermissionError("a read-only file system"))
+            monkeypatch.setattr(os, call, refuse)
     with pytest.warns(CacheWarning, match=f"{keys[0]} is damaged or not ours"):
         found = loaded(cache)
     assert all(found.addresses[s] for bundle in bundles() for s in bundle.symbols)
@@ -97,15 +99,11 @@ def test_what_is_no_object_of_its_bundle_is_compiled_again(
     assert cache.read(OBJECTS, keys[1]) == other
 
 
-def _refuse(*_: object) -> None:
-    raise PermissionError("a read-only file system")
-
-
 @ELF
 def test_objects_that_do_not_go_together_are_all_compiled_again(tmp_path: Path) -> None:
     """Each has what its bundle asks for; both have more."""
     cache = Cache(tmp_path)
-    compile_missing(bundles(), TARGET, cache, None, 3)
+    Compiler(TARGET, cache, 3).compile_missing(bundles(), None)
     whole = LARGER.format(*(symbol for bundle in bundles() for symbol in bundle.symbols))
     data = compile_object(whole, TARGET)
     for bundle in bundles():
@@ -139,9 +137,7 @@ def test_what_was_compiled_just_now_is_no_matter_of_the_cache(
 
 
 def test_a_compiler_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> bytes:
-        raise RuntimeError("LLVM ERROR: out of registers")
-
+    fail = Mock(side_effect=RuntimeError("LLVM ERROR: out of registers"))
     monkeypatch.setattr("ftuner.codegen.llvm.objects.compile.compile_bundle", fail)
     with pytest.raises(CompileError, match=r"cannot compile gemm_\S+: RuntimeError: LLVM ERROR"):
         loaded(Cache(tmp_path))

@@ -87,25 +87,20 @@ def test_corrections_of_others_are_refused(tmp_path: Path) -> None:
     assert cache.entries() == []
 
 
-@pytest.mark.parametrize("payload", [b"", b"{}", b"[" * 100_000, b'{"kind": "ftuner-correction"}'])
-def test_a_damaged_correction_is_dropped(tmp_path: Path, payload: bytes) -> None:
+@pytest.mark.parametrize("payload", [b"", b"{}", b"[" * 100_000, b'{"kind": "ftuner-correction"}',
+                                     None])  # fmt: skip
+def test_a_correction_that_is_damaged_or_of_others_is_dropped(
+    tmp_path: Path, payload: bytes | None
+) -> None:
     cache, hardware = Cache(tmp_path), machine()
     keep(cache, hardware, doubling(hardware))
     (entry,) = cache.entries()
-    cache.write(CORRECTIONS, entry.key, payload)
-    with pytest.warns(CacheWarning, match="damaged or not ours"):
+    other = json.dumps(doubling(hardware, fingerprint="abc").to_document()).encode()
+    cache.write(CORRECTIONS, entry.key, other if payload is None else payload)
+    message = "of the machine abc" if payload is None else "damaged or not ours"
+    with pytest.warns(CacheWarning, match=message):
         assert corrected(cache, hardware) == hardware
     assert cache.entries() == []
-
-
-def test_a_correction_of_another_machine_in_the_cache_is_dropped(tmp_path: Path) -> None:
-    cache, hardware = Cache(tmp_path), machine()
-    keep(cache, hardware, doubling(hardware))
-    (entry,) = cache.entries()
-    other = doubling(hardware, fingerprint="abc").to_document()
-    cache.write(CORRECTIONS, entry.key, json.dumps(other).encode())
-    with pytest.warns(CacheWarning, match="of the machine abc"):
-        assert corrected(cache, hardware).correction is None
 
 
 def test_the_planner_corrects_its_estimates() -> None:

@@ -10,7 +10,7 @@ from tests.graph.graphs import (
     S,
     T,
     assert_close,
-    graph_of,
+    builds,
     inputs_of,
     reference,
     selected,
@@ -20,7 +20,7 @@ from tests.runtime.cpu.small_models import LAYER, assert_right, small
 
 from ftuner.core.dtype import INT32, INT64
 from ftuner.errors import IndexRangeError, InputError, ShapeError
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Value
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model, TensorSpec
 
@@ -120,17 +120,14 @@ def test_calls_by_name(sums: Model) -> None:
 # Indices.
 
 
-def lookups() -> Graph:
+@builds
+def lookups(g: Maker) -> list[Value]:
     """Two gathers in two steps, a third one that reads what the first one gave."""
-
-    def body(g: Maker) -> list[Value]:
-        x = g.given("x", S)
-        g.where = "first"
-        first = g.add("gather", x, g.given("i", T, dtype=INT64), axis=0, node="first")
-        second = g.add("gather", x, g.given("j", T, dtype=INT32), axis=0, node="second")
-        return [first, second]
-
-    return graph_of(body)
+    x = g.given("x", S)
+    g.where = "first"
+    first = g.add("gather", x, g.given("i", T, dtype=INT64), axis=0, node="first")
+    second = g.add("gather", x, g.given("j", T, dtype=INT32), axis=0, node="second")
+    return [first, second]
 
 
 def test_indices_out_of_range(widest: CpuBackend) -> None:

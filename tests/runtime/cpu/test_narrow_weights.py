@@ -1,6 +1,9 @@
 """Products with weights of 8-bit integers and of half precision equal float64 references, read as
 they are or widened."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.conftest import recorded_cpus
@@ -12,6 +15,7 @@ from ftuner.core.expr import ACCUMULATOR
 from ftuner.core.product import product_types
 from ftuner.graph.arrays import converted
 from ftuner.hardware.model import CpuHardware
+from ftuner.planner.cpu.plan import Choice
 from ftuner.planner.cpu.planner import best_width, planner_for
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.packed_weights import Panels, pack
@@ -54,16 +58,6 @@ def packed(products: Products, weight: np.ndarray, workers: int) -> Panels:
     return pack(products, weight, width)
 
 
-def strides_of(x: np.ndarray, y: np.ndarray) -> Strides:
-    size = x.itemsize
-    return Strides(x.strides[0], size, 0, 0, y.strides[0], (), (), False)
-
-
-def assert_equal_to_reference(y: np.ndarray, x: np.ndarray, weight: np.ndarray) -> None:
-    sums, bound = product_bound(x, weight.T.astype(np.float64))
-    assert np.all(np.abs(y - sums) <= bound)
-
-
 @pytest.mark.each_value
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", COLUMNS)
@@ -75,27 +69,28 @@ def test_every_candidate_is_right(backend: CpuBackend, b: DType, dtype: str, n: 
         panels = packed(products, weight, 2)
         for workers in (1, 2):
             for rows in ROWS if k == 37 else (1, 5, 40):
-                x = uniform(rows, (rows, k), dtype)
-                assert_candidates(products, panels, weight, x, workers)
+                x, widens = uniform(rows, (rows, k), dtype), set()
+                sums, bound = product_bound(x, weight.T.astype(np.float64))
+                for choice, y in by_candidates(products, panels, x, workers):
+                    assert np.all(np.abs(y - sums) <= bound)
+                    widens.add(choice.widen)
+                assert widens == {False, True}
 
 
-def assert_candidates(
-    products: Products, panels: Panels, weight: np.ndarray, x: np.ndarray, workers: int
-) -> None:
-    """Every candidate of the planner, and nothing written outside the result."""
-    n = len(weight)
-    problem = panels.problem(len(x), workers)
-    widens = set()
+def by_candidates(
+    products: Products, panels: Panels, x: Any, workers: int
+) -> Iterator[tuple[Choice, Any]]:
+    """The choice and the result of each candidate, which writes nothing else."""
+    rows, types = len(x), products.compiled.library.types
+    problem = panels.problem(rows, workers)
     for candidate in products.planner.candidates(problem):
-        if not candidate.fits(problem.m):
-            continue
-        y, memory = lie("padded", np.full((len(x), n), np.nan, x.dtype), guard=99.0)
-        plan = products.planner.lay_out(problem, candidate)
-        products.launch(products.encode(plan, strides_of(x, y)), x, panels.packed, y, None)
-        assert_equal_to_reference(y, x, weight)
-        assert np.count_nonzero(memory == 99.0) == memory.size - y.size
-        widens.add(candidate.choice.widen)
-    assert widens == {False, True}
+        if candidate.fits(rows):
+            y, memory = lie("padded", np.full((rows, panels.n), np.nan, types.c.name), guard=99.0)
+            plan = products.planner.lay_out(problem, candidate)
+            strides = Strides(x.strides[0], types.a.itemsize, 0, 0, y.strides[0], (), (), False)
+            products.launch(products.encode(plan, strides), x, panels.packed, y, None)
+            assert np.count_nonzero(memory == 99.0) == memory.size - y.size
+            yield candidate.choice, y
 
 
 @pytest.mark.parametrize("machine", recorded_cpus(), ids=lambda machine: machine.name)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tests.at_once import at_once
 from tests.graph.graphs import Maker, S
+from tests.runtime.cpu.appending import address
 
 from ftuner.errors import AllocationError
 from ftuner.runtime.backend import Options
@@ -41,10 +42,6 @@ def model(widest: CpuBackend) -> Model:
     x = maker.given("x", S)
     graph = maker.made(maker.add("add", x, x), maker.add("multiply", x, maker.number(3)))
     return Model(graph, widest, Options(threads=1))
-
-
-def address(x: np.ndarray) -> int:
-    return int(x.ctypes.data)
 
 
 def run(model: Model, size: int, value: float = 1) -> list[Any]:

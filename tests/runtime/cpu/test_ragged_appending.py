@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.runtime.cpu.appending import PLAIN, Feeds, assert_same, compiled, in_place, tokens
+from tests.runtime.cpu.appending import (
+    PLAIN,
+    Feeds,
+    assert_same,
+    compiled,
+    copied,
+    in_place,
+    tokens,
+)
 from tests.runtime.cpu.decoders import Decoder
 
 from ftuner.errors import IndexRangeError
@@ -67,7 +75,7 @@ def test_a_text_that_is_continued_twice(models: tuple[Model, Model]) -> None:
     copying, appending = models
     start = appending(ids=tokens(0, new=9), **PLAIN.empty())
     past = PLAIN.continued(start)
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     feeds = [{"ids": tokens(i), **past} for i in (1, 2, 3)]
     found = named(appending, appending.run_batch(feeds, exact=False))
     for i, x in zip((1, 2, 3), found, strict=True):

@@ -194,13 +194,10 @@ def test_after_a_fork(seed: int | None, widest: CpuBackend) -> None:
 
 
 def test_a_pickled_model_begins_anew(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("RandomNormal", [], ["y"], shape=[40])], "g", [],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [40])],
-    )  # fmt: skip
+    parsed = pytest.importorskip("tests.frontends.onnx_models").parsed
     path = tmp_path / "noise.onnx"
-    onnx.save(onnx.helper.make_model(graph, ir_version=10), str(path))
+    made = parsed("() => (float[40] y) { y = RandomNormal<shape = [40]>() }")
+    path.write_bytes(made.SerializeToString())
     model = ftuner.load(path, random_seed=6)
     first = model()["y"]
     again = pickle.loads(pickle.dumps(model))

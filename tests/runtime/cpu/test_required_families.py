@@ -12,6 +12,7 @@ from tests.graph.graphs import (
     T,
     assert_close,
     assert_runs,
+    builds,
     graph_of,
     inputs_of,
     reference,
@@ -34,16 +35,13 @@ from ftuner.schedules.product.step import ProductStep
 from ftuner.ukernels.cpu.library import build_library, families_of_calls
 
 
-def layers(*columns: int) -> Graph:
+@builds
+def layers(g: Maker, *columns: int) -> Sequence[Value]:
     """Products with weights of so many columns, one after the other."""
-
-    def body(g: Maker) -> Sequence[Value]:
-        x = g.given("x", B, 30)
-        for n in columns:
-            x = g.linear(x, n, bias=False)
-        return [x]
-
-    return graph_of(body)
+    x = g.given("x", B, 30)
+    for n in columns:
+        x = g.linear(x, n, bias=False)
+    return [x]
 
 
 def required(step: Step, machine: CpuHardware, workers: int) -> RequiredFamilies | None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.graph.graphs import Maker, S, assert_close, graph_of, inputs_of, reference
+from tests.graph.graphs import Maker, S, assert_close, builds, inputs_of, reference
 
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.core.ranges import after_fine, fine_start
-from ftuner.graph.ir import Graph, Value
+from ftuner.graph.ir import Value
 from ftuner.planner.cpu.candidates import Candidate
 from ftuner.planner.cpu.planner import Planner, panel_problem
 from ftuner.runtime.backend import Options
@@ -26,11 +26,9 @@ WIDTHS = ((5, 3), (64, 16), (33, 70), (2048, 24), (96, 384))
 """k and n: ragged, for workers that share rows, or k, or columns."""
 
 
-def dense(k: int, n: int) -> Graph:
-    def body(g: Maker) -> list[Value]:
-        return [g.add("matmul", g.given("x", S, k), g.weight(k, n))]
-
-    return graph_of(body)
+@builds
+def dense(g: Maker, k: int, n: int) -> list[Value]:
+    return [g.add("matmul", g.given("x", S, k), g.weight(k, n))]
 
 
 @pytest.mark.each_value

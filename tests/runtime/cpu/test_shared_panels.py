@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, T, graph_of, inputs_of
+from tests.graph.graphs import B, Maker, S, T, builds, inputs_of
 from tests.runtime.cpu.test_ragged import assert_same_bits, encoder_of, requests
 
 from ftuner.codegen.llvm.native.records import Program, Step
@@ -21,20 +21,17 @@ from ftuner.runtime.model import Model
 SIZES = [(9, 5), (4, 4), (12, 30), (4, 9), (4, 4), (7, 6), (40, 33)]
 
 
-def network() -> Graph:
+@builds
+def network(g: Maker) -> Value:
     """Windows of 3 x 3 and products for each position of pictures, which have channels last."""
-
-    def made(g: Maker) -> Value:
-        y = g.linear(g.given("x", B, S, T, 8), 40)
-        for columns in (150, 70):
-            y = g.add(
-                "convolution", y, g.weight(3, 3, int(y.shape[-1]), columns), groups=1,
-                strides=(1, 1), dilations=(1, 1), begin=(1, 1), extents=(S, T),
-            )  # fmt: skip
-            y = g.linear(g.add("tanh", y), columns + 9)
-        return y
-
-    return graph_of(made)
+    y = g.linear(g.given("x", B, S, T, 8), 40)
+    for columns in (150, 70):
+        y = g.add(
+            "convolution", y, g.weight(3, 3, int(y.shape[-1]), columns), groups=1,
+            strides=(1, 1), dilations=(1, 1), begin=(1, 1), extents=(S, T),
+        )  # fmt: skip
+        y = g.linear(g.add("tanh", y), columns + 9)
+    return y
 
 
 class Turns:

@@ -22,6 +22,7 @@ from ftuner.runtime.cpu.dense import Dense
 from ftuner.runtime.cpu.matmul import Matmul
 from ftuner.runtime.cpu.threads import MAX_THREADS, checked_threads, usable_threads
 
+A, B = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
 SHAPES = [(64, 96, 128), (7, 200, 33), (130, 65, 70), (1, 500, 300)]
 
 
@@ -74,15 +75,14 @@ def test_more_threads_than_cores(widest: CpuBackend, threads: int) -> None:
 
 def test_pool_is_used_again_after_it_was_shut_down(several: CpuBackend) -> None:
     matmul = Matmul(several)
-    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
     pool = several.kernels.runtime.pool
     for _ in range(3):
-        assert_product(matmul(a, b), a, b)
+        assert_product(matmul(A, B), A, B)
         assert pool.threads > 1
         pool.shut_down()
         assert pool.threads == 1
     pool.shut_down()
-    assert_product(matmul(a, b), a, b)
+    assert_product(matmul(A, B), A, B)
 
 
 def test_threads_that_cannot_be_started(
@@ -95,11 +95,10 @@ def test_threads_that_cannot_be_started(
 
     several.kernels.runtime.pool.shut_down()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
-    assert_product(Matmul(several)(a, b), a, b)
+    assert_product(Matmul(several)(A, B), A, B)
     assert several.kernels.runtime.pool.threads == 1
     monkeypatch.undo()
-    assert_product(Matmul(several)(a, b), a, b)
+    assert_product(Matmul(several)(A, B), A, B)
     assert several.kernels.runtime.pool.threads == 2
 
 
@@ -108,8 +107,7 @@ def test_workers_end_with_their_session() -> None:
     before = set(threading.enumerate())
     backend = CpuBackend()
     backend.threads = 3
-    a, b = uniform(1, (300, 150), "float32"), uniform(2, (150, 200), "float32")
-    assert_product(Matmul(backend)(a, b), a, b)
+    assert_product(Matmul(backend)(A, B), A, B)
     workers = set(threading.enumerate()) - before
     assert len(workers) == 2
     del backend
@@ -136,27 +134,12 @@ def test_variable_out_of_range(monkeypatch: pytest.MonkeyPatch, bad: str) -> Non
         usable_threads(4)
 
 
-@pytest.mark.parametrize(("text", "threads"), [("3", 3), (" 7 ", 7), ("", 4), ("  ", 4)])
-def test_variable_in_range(monkeypatch: pytest.MonkeyPatch, text: str, threads: int) -> None:
-    monkeypatch.setenv("FTUNER_NUM_THREADS", text)
-    assert usable_threads(4) == threads
-
-
-def test_no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FTUNER_NUM_THREADS", raising=False)
+def test_variable_in_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, threads in (("3", 3), (" 7 ", 7), ("", 4), ("  ", 4)):
+        monkeypatch.setenv("FTUNER_NUM_THREADS", text)
+        assert usable_threads(4) == threads
+    monkeypatch.delenv("FTUNER_NUM_THREADS")
     assert usable_threads(4) == 4
-
-
-def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program with a warm cache and two threads."""
-    environment = {
-        **os.environ, "FTUNER_CACHE_DIR": str(folder), "FTUNER_NUM_THREADS": "2",
-        "FTUNER_ISA": "",
-    }  # fmt: skip
-    command = [sys.executable, "-X", "faulthandler", "-c", script]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
 
 
 PRELUDE = """
@@ -173,22 +156,7 @@ def workers():
 """
 
 
-def test_exit_with_workers_alive(widest: CpuBackend, cache_folder: Path) -> None:
-    done = run_script(
-        PRELUDE + "assert right(); assert workers() == 2; print('done')", cache_folder
-    )
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "done", "")
-
-
-def test_exit_by_an_error(widest: CpuBackend, cache_folder: Path) -> None:
-    done = run_script(PRELUDE + "assert right(); sys.exit(3)", cache_folder)
-    assert done.returncode == 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_fork(widest: CpuBackend, cache_folder: Path) -> None:
-    """A child has none of its parent's workers: it makes its own. The parent's go on."""
-    script = """
+FORK = """
 import warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 assert right() and workers() == 2
@@ -206,14 +174,8 @@ assert code == 0, code
 assert right()
 print("done")
 """
-    done = run_script(PRELUDE + script, cache_folder)
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_multiprocessing(widest: CpuBackend, cache_folder: Path) -> None:
-    """Data loaders fork after the model has run."""
-    script = """
+"""A child has none of its parent's workers: it makes its own. The parent's go on."""
+POOL = """
 import warnings, multiprocessing
 warnings.simplefilter("ignore", DeprecationWarning)
 assert right()
@@ -222,5 +184,27 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
 assert all(answers) and right()
 print("done")
 """
-    done = run_script(PRELUDE + script, cache_folder)
-    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+"""Data loaders fork after the model has run."""
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        pytest.param("assert right(); assert workers() == 2; print('done')", 0, id="alive"),
+        pytest.param("assert right(); print('done'); sys.exit(3)", 3, id="error"),
+        pytest.param(FORK, 0, id="fork", marks=FORKS),
+        pytest.param(POOL, 0, id="pool", marks=FORKS),
+    ],
+)
+def test_exits(widest: CpuBackend, cache_folder: Path, script: str, status: int) -> None:
+    """Of programs with a warm cache and two threads."""
+    environment = {
+        **os.environ, "FTUNER_CACHE_DIR": str(cache_folder), "FTUNER_NUM_THREADS": "2",
+        "FTUNER_ISA": "",
+    }  # fmt: skip
+    command = [sys.executable, "-X", "faulthandler", "-c", PRELUDE + script]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (status, "done", "")

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx import helper
 from tests.at_once import at_once
 from tests.runtime.cpu import cache_files as files
-from tests.runtime.cpu.appending import address, assert_same, compiled, tokens
+from tests.runtime.cpu.appending import address, assert_same, compiled, copied, tokens
 from tests.runtime.cpu.cache_files import GROUPS, SIZE
 from tests.runtime.cpu.caches import GROUPED, KINDS, LENGTH, PAIRS, SCATTERED, both, is_in_place
 from tests.runtime.cpu.decoders import Decoder
@@ -21,12 +20,9 @@ pytestmark = pytest.mark.usefixtures("as_default")
 def test_a_cache_is_used_up(name: str) -> None:
     kind = KINDS[name]
     appending, copying = both(kind)
-    rows = 0 if kind.grows else LENGTH
-    past = kind.continued(
-        appending(**kind.new(0, 1, 3, 0, "float32"), **kind.empty(1, rows, "float32"))
-    )
-    kept = {n: x.copy() for n, x in past.items()}
-    new, other = kind.new(1, 1, 1, 3, "float32"), kind.new(2, 1, 1, 3, "float32")
+    past = kind.begun(appending, 3)
+    kept = copied(past)
+    new, other = kind.new(1, 1, 1, 3), kind.new(2, 1, 1, 3)
     found = appending(**new, **past)
     assert is_in_place(kind, past, found)
     for _ in range(2):
@@ -34,15 +30,15 @@ def test_a_cache_is_used_up(name: str) -> None:
             appending(**other, **past)
     # The newest one, and a copy from before, go on.
     assert_same(appending(**other, **kept), copying(**other, **kept))
-    later = kind.new(3, 1, 1, 4, "float32")
-    given = {n: x.copy() for n, x in kind.continued(found).items()}
+    later = kind.new(3, 1, 1, 4)
+    given = copied(kind.continued(found))
     assert_same(appending(**later, **kind.continued(found)), copying(**later, **given))
 
 
 def test_one_array_for_two_inputs() -> None:
     appending, _ = both(SCATTERED)
-    new = SCATTERED.new(0, 1, 1, 0, "float32")
-    past = appending(**new, **SCATTERED.empty(1, LENGTH, "float32"))["key"]
+    new = SCATTERED.new(0, 1, 1, 0)
+    past = appending(**new, **SCATTERED.empty(1, LENGTH))["key"]
     with pytest.raises(InputError, match="past_value"):
         appending(**new, past_key=past, past_value=past)
     # The first one has been given back.
@@ -51,17 +47,13 @@ def test_one_array_for_two_inputs() -> None:
 
 def _scatter_beside() -> bytes:
     """Rows written into a cache, and twice another input."""
-    nodes = [
-        helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], axis=1),
-        helper.make_node("Add", ["other", "other"], ["twice"]),
-    ]
-    cache, rows = ("b", LENGTH, SIZE), ("b", "rows", SIZE)
-    return files.file_of(
-        nodes,
-        [("past", "float32", cache), ("new", "float32", rows), ("at", "int64", ("b",)),
-         ("other", "float32", cache)],
-        [("present", "float32", cache), ("twice", "float32", cache)],
-    )  # fmt: skip
+    nodes = """present = TensorScatter<axis = 1>(past, new, at)
+        twice = Add(other, other)"""
+    cache = ["b", LENGTH, SIZE]
+    rows = files.tensors("float32", ["b", "rows", SIZE], "new")
+    inputs = [files.tensors("float32", cache, "past", "other"), rows]
+    inputs.append(files.tensors("int64", ["b"], "at"))
+    return files.file_of(nodes, inputs, [files.tensors("float32", cache, "present", "twice")])
 
 
 @pytest.mark.parametrize("shown", ["cache", "whole", "part", "rows"])
@@ -86,12 +78,10 @@ def test_an_input_that_shows_the_cache(shown: str) -> None:
 def test_threads_that_copy_one_cache() -> None:
     """A cache without room for more rows is copied, by as many runs as there are."""
     appending, copying = both(GROUPED)
-    new = GROUPED.new(0, 1, 127, 0, "float32")
-    full = GROUPED.continued(appending(**new, **GROUPED.empty(1, 0, "float32")))
-    new = GROUPED.new(1, 1, 1, 127, "float32")
-    full = GROUPED.continued(appending(**new, **full))
-    more = GROUPED.new(2, 1, 1, 128, "float32")
-    wanted = copying(**more, **{name: x.copy() for name, x in full.items()})
+    full = GROUPED.begun(appending, 127)
+    full = GROUPED.continued(appending(**GROUPED.new(1, 1, 1, 127), **full))
+    more = GROUPED.new(2, 1, 1, 128)
+    wanted = copying(**more, **copied(full))
 
     def go() -> None:
         assert_same(appending(**more, **full), wanted)
@@ -103,8 +93,7 @@ def test_threads_that_copy_one_cache() -> None:
 def test_threads_that_continue_one_cache() -> None:
     """One of them has it; the others are refused."""
     appending, _ = both(SCATTERED)
-    new = SCATTERED.new(0, 1, 1, 0, "float32")
-    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    new, past = SCATTERED.new(0, 1, 1, 0), SCATTERED.begun(appending)
     results: list[object] = []
 
     def go_on() -> None:
@@ -125,9 +114,9 @@ def test_caches_of_other_models(widest: CpuBackend) -> None:
     model = compiled(decoder, widest, append=True)
     found = model(ids=tokens(0, new=3), **decoder.empty())
     past = {"past_key": found["present.0.key"], "past_value": found["present.0.value"]}
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     appending, copying = both(GROUPED)
-    new = GROUPED.new(0, 1, 1, 3, "float32")
+    new = GROUPED.new(0, 1, 1, 3)
     result = appending(**new, **past)
     assert not is_in_place(GROUPED, past, result)
     assert_same(result, copying(**new, **kept))
@@ -137,15 +126,14 @@ def test_caches_of_other_models(widest: CpuBackend) -> None:
     assert address(again["present.0.key"]) != address(result["key"])
     # Neither has been used up.
     model(ids=tokens(1), **decoder.continued(found))
-    appending(**GROUPED.new(1, 1, 1, 4, "float32"), **GROUPED.continued(result))
+    appending(**GROUPED.new(1, 1, 1, 4), **GROUPED.continued(result))
 
 
 def test_measuring_steps_changes_nothing() -> None:
     appending, copying = both(SCATTERED)
-    new = SCATTERED.new(0, 1, 1, 0, "float32")
-    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
-    kept = {name: x.copy() for name, x in past.items()}
-    new = SCATTERED.new(1, 1, 1, 1, "float32")
+    past = SCATTERED.begun(appending)
+    kept = copied(past)
+    new = SCATTERED.new(1, 1, 1, 1)
     assert len(appending.step_seconds({**new, **past})) == len(appending.steps)
     assert_same(past, kept)
     assert_same(appending(**new, **past), copying(**new, **kept))
@@ -158,10 +146,8 @@ def test_measuring_steps_changes_nothing() -> None:
 def test_numbers_of_keys_beyond_all(last: int) -> None:
     """A run that fails has used the cache up."""
     appending, copying = both(GROUPED)
-    first = GROUPED.new(0, 1, 3, 0, "float32")
-    past = GROUPED.continued(appending(**first, **GROUPED.empty(1, 0, "float32")))
-    kept = {name: x.copy() for name, x in past.items()}
-    new = GROUPED.new(1, 1, 1, 3, "float32")
+    past = GROUPED.begun(appending, 3)
+    kept, new = copied(past), GROUPED.new(1, 1, 1, 3)
     with pytest.raises(IndexRangeError, match="seqlens_k"):
         appending(**new | {"last": np.array([last], np.int32)}, **past)
     with pytest.raises(InputError, match="or failed while it did"):
@@ -172,10 +158,8 @@ def test_numbers_of_keys_beyond_all(last: int) -> None:
 def test_rows_that_no_run_has_written() -> None:
     """They are zero, as where the past is copied: two rows more, of which one is written."""
     appending, copying = both(GROUPED)
-    first = GROUPED.new(0, 1, 3, 0, "float32")
-    past = GROUPED.continued(appending(**first, **GROUPED.empty(1, 0, "float32")))
-    kept = {name: x.copy() for name, x in past.items()}
-    new = GROUPED.new(2, 1, 1, 3, "float32") | {"total": np.array(5, np.int32)}
+    past = GROUPED.begun(appending, 3)
+    kept, new = copied(past), GROUPED.new(2, 1, 1, 3) | {"total": np.array(5, np.int32)}
     found = appending(**new, **past)
     assert is_in_place(GROUPED, past, found)
     assert not found["key"][:, :, 4].any()
@@ -186,48 +170,47 @@ def test_rows_that_no_run_has_written() -> None:
 def test_positions_beyond_a_cache(at: int) -> None:
     appending, copying = both(SCATTERED)
     for model in (appending, copying):
-        new = SCATTERED.new(0, 1, 2, 0, "float32") | {"at": np.array([at])}
+        new = SCATTERED.new(0, 1, 2, 0) | {"at": np.array([at])}
         with pytest.raises(IndexRangeError, match="TensorScatter"):
-            model(**new, **SCATTERED.empty(1, LENGTH, "float32"))
+            model(**new, **SCATTERED.empty(1, LENGTH))
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
 def test_a_cache_without_rows(mode: str) -> None:
     appending, _ = both(SCATTERED, mode=mode)
     with pytest.raises(ShapeError):
-        appending(**SCATTERED.new(0, 1, 1, 0, "float32"), **SCATTERED.empty(1, 0, "float32"))
+        appending(**SCATTERED.new(0, 1, 1, 0), **SCATTERED.empty(1, 0))
 
 
 def test_a_run_that_has_not_begun() -> None:
     """It gives the cache back: here, no array of another input can be had."""
     appending, copying = both(SCATTERED)
-    new = SCATTERED.new(0, 1, 1, 0, "float32")
-    past = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
-    used = SCATTERED.continued(appending(**new, **SCATTERED.empty(1, LENGTH, "float32")))
+    new = SCATTERED.new(0, 1, 1, 0)
+    past, used = SCATTERED.begun(appending), SCATTERED.begun(appending)
     appending(**new, **used)
     with pytest.raises(InputError, match="past_value"):
         appending(**new, past_key=past["past_key"], past_value=used["past_value"])
-    kept = {name: x.copy() for name, x in past.items()}
+    kept = copied(past)
     assert_same(appending(**new, **past), copying(**new, **kept))
 
 
 def test_a_past_of_another_rank() -> None:
     with pytest.raises(GraphError, match="four axes"):
         load(files.grouped(rank=3), append_in_place=True)(
-            **GROUPED.new(0, 1, 1, 3, "float32"),
+            **GROUPED.new(0, 1, 1, 3),
             **{name: np.zeros((1, GROUPS, 3), np.float32) for name in PAIRS},
         )
     model = load(files.grouped(), append_in_place=True)
-    past = GROUPED.empty(1, 3, "float32")
+    past = GROUPED.empty(1, 3)
     with pytest.raises(InputError, match="past_key"):
-        model(**GROUPED.new(0, 1, 1, 3, "float32"), **{n: x[0] for n, x in past.items()})
+        model(**GROUPED.new(0, 1, 1, 3), **{n: x[0] for n, x in past.items()})
 
 
 def test_positions_beyond_the_tables() -> None:
     data = files.grouped(positions=4)
     model = load(data, append_in_place=True)
     tables = {name: np.ones((4, SIZE // 2), np.float32) for name in ("cosines", "sines")}
-    past = GROUPED.empty(1, 3, "float32")
-    found = model(**GROUPED.new(0, 1, 1, 3, "float32"), **tables, **past)
+    past = GROUPED.empty(1, 3)
+    found = model(**GROUPED.new(0, 1, 1, 3), **tables, **past)
     with pytest.raises(IndexRangeError):
-        model(**GROUPED.new(0, 1, 1, 4, "float32"), **tables, **GROUPED.continued(found))
+        model(**GROUPED.new(0, 1, 1, 4), **tables, **GROUPED.continued(found))

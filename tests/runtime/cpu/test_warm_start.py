@@ -2,7 +2,6 @@
 
 import os
 import queue
-import subprocess
 import sys
 import threading
 from contextlib import AbstractContextManager, suppress
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.child import printed
 
 from ftuner.codegen.llvm.objects.keys import COMPILER_MODULE
 from ftuner.core.dim import symbol
@@ -24,7 +24,6 @@ from ftuner.runtime.backend import Options
 from ftuner.runtime.cache import CACHE_VARIABLE, Cache
 from ftuner.runtime.compile_processes import Started
 from ftuner.runtime.cpu import compilation, session
-from ftuner.runtime.cpu import compilation as room
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.cpu.executable import CompiledGraph
 from ftuner.runtime.cpu.kernels import Kernels
@@ -54,12 +53,8 @@ print("libllvmlite" in Path("/proc/self/maps").read_text())
 def run(script: str, cache_folder: Path, *arguments: str) -> str:
     """What a process says of LLVM after a script: modules of llvmlite but the one that tells its
     version, and whether the library is mapped."""
-    command = [sys.executable, "-c", script + LOADED, *arguments]
     environment = {**os.environ, CACHE_VARIABLE: str(cache_folder)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=300, check=True
-    )
-    return done.stdout.strip()
+    return printed("-c", script + LOADED, *arguments, env=environment).strip()
 
 
 def test_products_start_without_llvm(cache_folder: Path) -> None:
@@ -68,21 +63,10 @@ def test_products_start_without_llvm(cache_folder: Path) -> None:
 
 
 def test_models_start_without_llvm(cache_folder: Path, tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    helper = onnx.helper
-    tensors = [
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", columns])
-        for name, columns in (("x", 24), ("y", 16))
-    ]
-    weight = onnx.numpy_helper.from_array(np.ones((24, 16), np.float32), "w")
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["scores"]),
-        helper.make_node("Softmax", ["scores"], ["y"]),
-    ]
-    graph = helper.make_graph(nodes, "small", tensors[:1], tensors[1:], [weight])
+    parsed = pytest.importorskip("tests.frontends.onnx_models").parsed
+    text = "(float[rows, 24] x) => (float[rows, 16] y) { s = MatMul(x, w) y = Softmax(s) }"
     path = tmp_path / "small.onnx"
-    opsets = [helper.make_opsetid("", 18)]
-    path.write_bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
+    path.write_bytes(parsed(text, w=np.ones((24, 16), np.float32)).SerializeToString())
     run(MODEL, cache_folder, str(path))
     assert run(MODEL, cache_folder, str(path)) == "False"
 
@@ -97,7 +81,7 @@ def test_only_a_cold_start_compiles_ahead(
         seen.append(Started(*given))
         return seen[-1]
 
-    monkeypatch.setattr(room, "Started", started)
+    monkeypatch.setattr(compilation, "Started", started)
     isa = backend.kernels.isa.name
     for failing, expected in ((True, 1), (False, 2), (False, 2)):
         kernels = Kernels(backend.hardware, isa, Cache(tmp_path))
@@ -140,7 +124,7 @@ def test_an_unknown_machine_is_probed_while_processes_have_the_runtime(
             assert kernels._started is started
             wanted = [kernels._runtime_bundle(), kernels._first_family()]
             asked = [process.first for process in started._processes][:2]
-            assert asked == [compilation._request(b, kernels._llvm_target) for b in wanted]
+            assert asked == [compilation.requested(b, kernels._llvm_target) for b in wanted]
             assert kernels.runtime.addresses
     assert not started.wait
     assert new._ahead.started is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import llvmlite.ir as ir
@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.graph.graphs import B, Maker, S, T
+from tests.graph.graphs import B, Maker, S, T, ops
 from tests.runtime.cpu.attention_cases import Array, expected_of, random
+from tests.runtime.cpu.small_models import device_of
 
 import ftuner
 from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
@@ -50,17 +51,8 @@ RNG = np.random.default_rng(5)
 PICKS = 4e4
 
 
-@lru_cache
-def backend(isa: str) -> CpuBackend:
-    return CpuBackend(isa=isa)
-
-
 def isas() -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.isa(name)) for name in ("avx512", "neon")]
-
-
-def operators(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
 
 
 def graph_of(
@@ -87,7 +79,7 @@ def graph_of(
 
 def rounding(graph: Graph) -> Graph:
     found = optimised(graph, halves=False, precision="bfloat16")
-    assert operators(found).count("word_attention") == 1
+    assert ops(found).count("word_attention") == 1
     return found
 
 
@@ -125,13 +117,6 @@ def assert_right(
     assert np.all(error[~unknown] <= allowed), (q.shape, k.shape, v.shape)
 
 
-def device_of(isa: str) -> CpuBackend:
-    device = backend(isa)
-    if BFLOAT16 not in device.narrow_dtypes:
-        pytest.skip("this CPU multiplies no bfloat16")
-    return device
-
-
 def runs(device: CpuBackend, graph: Graph) -> list[CompiledGraph]:
     return [CompiledGraph(replace(graph), device, Options(threads=n)) for n in (1, 3)]
 
@@ -142,7 +127,7 @@ def runs(device: CpuBackend, graph: Graph) -> list[CompiledGraph]:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_extents(isa: str, depth: int, form: str) -> None:
     graph = rounding(graph_of(depth, form=form))
-    for run in runs(device_of(isa), graph):
+    for run in runs(device_of(BFLOAT16, isa), graph):
         for extents in EXTENTS:
             operands = operands_of(extents, depth)
             (found,) = run.run(given_as(form, operands))
@@ -154,7 +139,7 @@ def test_extents(isa: str, depth: int, form: str) -> None:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_means_are_those_of_float32(isa: str, depth: int) -> None:
     """Of equal scores all powers are one, which no rounding changes."""
-    for run in runs(device_of(isa), rounding(graph_of(depth))):
+    for run in runs(device_of(BFLOAT16, isa), rounding(graph_of(depth))):
         for extents in EXTENTS:
             q, k, v = operands_of(extents, depth)
             operands = np.zeros_like(q), k, v
@@ -167,7 +152,7 @@ def test_means_are_those_of_float32(isa: str, depth: int) -> None:
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_the_best_key_is_picked(isa: str, depth: int) -> None:
     """Of scores far apart one power is one and the others are zero: the result is its value."""
-    for run in runs(device_of(isa), rounding(graph_of(depth, AttentionSoftmax(PICKS)))):
+    for run in runs(device_of(BFLOAT16, isa), rounding(graph_of(depth, AttentionSoftmax(PICKS)))):
         for extents in EXTENTS[1:8]:
             operands = operands_of(extents, depth)
             (found,) = run.run(list(operands))
@@ -192,7 +177,7 @@ def test_what_rows_see(isa: str, offset: int, masked: str) -> None:
     dtype = {"addend": FLOAT32, "booleans": BOOL}.get(masked)
     mask = None if dtype is None else ((H, 1, S, T), dtype)
     graph = rounding(graph_of(32, softmax, mask=mask, sinks=softmax.sinks))
-    for run in runs(device_of(isa), graph):
+    for run in runs(device_of(BFLOAT16, isa), graph):
         for h, g, s, t, e in EXTENTS[:10]:
             operands = operands_of((h, g, s, t, e), 32)
             shown = RNG.random((h, 1, s, t)) < 0.7
@@ -224,16 +209,12 @@ def test_any_extents(
 @cache
 def _compiled(depth: int, causal: bool, form: str, threads: int) -> CompiledGraph:
     graph = graph_of(depth, AttentionSoftmax(0.3, T - S if causal else None), form)
-    device = CpuBackend()
-    if BFLOAT16 not in device.narrow_dtypes:
-        pytest.skip("this CPU multiplies no bfloat16")
+    device = device_of(BFLOAT16)
     return CompiledGraph(rounding(graph), device, Options(threads=threads))
 
 
 def test_a_row_does_not_depend_on_the_others() -> None:
-    device = CpuBackend()
-    if BFLOAT16 not in device.narrow_dtypes:
-        pytest.skip("this CPU multiplies no bfloat16")
+    device = device_of(BFLOAT16)
     for run in runs(device, rounding(graph_of(32))):
         q, k, v = operands_of((2, 3, 40, 50, 24), 32)
         first = run.run([q, k, v])[0]
@@ -294,10 +275,10 @@ def test_keys_that_are_constants() -> None:
 def test_only_where_it_is_asked_for_and_pays() -> None:
     for precision in ("", "int8-dynamic", "int4-weights", "int4-dynamic"):
         graph = optimised(graph_of(32), halves=False, precision=precision)
-        assert operators(graph).count("attention") == 1
+        assert ops(graph).count("attention") == 1
     for depth, dtype in ((8, FLOAT32), (symbol("D"), FLOAT32), (32, FLOAT64)):
         graph = optimised(graph_of(depth, dtype=dtype), halves=False, precision="bfloat16")
-        assert "word_attention" not in operators(graph)
+        assert "word_attention" not in ops(graph)
 
 
 def test_projections_are_stored_as_they_are_read() -> None:
@@ -332,14 +313,12 @@ def test_a_cache_is_read_as_it_is(dtype: DType) -> None:
         y = maker.add("attention", q, k.swapped(), v, scale=0.3, causal=T)
         outputs = [("y", y), ("all_k", k.cast(dtype)), ("all_v", v.cast(dtype))]
     graph = optimised(maker.graph(maker.inputs, outputs), halves=False, precision="bfloat16")
-    assert operators(graph).count("concat") == 2
+    assert ops(graph).count("concat") == 2
     steps = lower(replace(graph)).steps
     assert [step.title for step in steps].count("causal attention in bfloat16") == 1
     (step,) = [step for step in steps if isinstance(step, AttentionStep)]
     assert (step.k.buffer.kind, step.v.buffer.kind) == ("output", "output")
-    device = CpuBackend()
-    if BFLOAT16 not in device.narrow_dtypes:
-        pytest.skip("this CPU multiplies no bfloat16")
+    device = device_of(BFLOAT16)
     narrow, exact = numpy_dtype(dtype), dtype == FLOAT32
     for run in runs(device, graph):
         for b, s, t in ((1, 1, 7), (2, 5, 0), (1, 9, 64), (3, 1, 131)):

@@ -1,11 +1,12 @@
 """Products of 8-bit integers, by the instruction that some CPUs have for them."""
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.graph.graphs import ops
+from tests.runtime.cpu.small_models import device_of
 
 import ftuner
 from ftuner.core.dim import symbol
@@ -31,11 +32,6 @@ SHAPES = ((384, 97), (515, 33), (129, 130), (4100, 17), (64, 256))
 ROWS = (0, 1, 2, 7, 13, 64, 131)
 
 
-@lru_cache
-def backend(isa: str) -> CpuBackend:
-    return CpuBackend(isa=isa)
-
-
 def isas() -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.isa(name)) for name in ("avx2", "avx512", "neon")]
 
@@ -58,23 +54,17 @@ def graph_of(k: int, n: int, dtype: DType, of_b: DType, wide: DType) -> tuple[Gr
     return builder.graph([a, zero], [("y", result)]), weight, middle
 
 
-def operators(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
-
-
 @pytest.mark.each_value
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 @pytest.mark.parametrize("dtype", [UINT8, INT8])
 def test_sums_are_exact(isa: str, k: int, n: int, dtype: DType) -> None:
-    device = backend(isa)
-    if UINT8 not in device.narrow_dtypes:
-        pytest.skip("this CPU does not have the instruction")
+    device = device_of(UINT8, isa)
     wide, of_b = (FLOAT64, INT8) if k > 1000 else (FLOAT32, UINT8 if k % 2 else INT8)
     graph, weight, middle = graph_of(k, n, dtype, of_b, wide)
     graph = optimised(graph, halves=False, words=(UINT8,))
-    assert "word_matmul" in operators(graph)
-    assert "matmul" not in operators(graph)
+    assert "word_matmul" in ops(graph)
+    assert "matmul" not in ops(graph)
     scale = np.linspace(0.5, 2, n, dtype=np.float32)
     limits = np.iinfo(dtype.name)
     for threads in (1, 3):
@@ -115,9 +105,7 @@ WINDOWS = (
 def test_convolutions_are_exact(
     isa: str, kernel: tuple[tuple[int, ...], int, int, int], channels: int, dtype: DType, zero: int
 ) -> None:
-    device = backend(isa)
-    if UINT8 not in device.narrow_dtypes:
-        pytest.skip("this CPU does not have the instruction")
+    device = device_of(UINT8, isa)
     window, stride, dilation, pad = kernel
     axes, columns, limits = len(window), 300, np.iinfo(dtype.name)
     spatial = [symbol(f"d{i}") for i in range(axes)]
@@ -139,7 +127,7 @@ def test_convolutions_are_exact(
         )  # fmt: skip
     graph = builder.graph([x], [("y", y)])
     narrow = optimised(graph, halves=False, words=(UINT8,))
-    assert "word_convolution" in operators(narrow)
+    assert "word_convolution" in ops(narrow)
     for threads in (1, 2):
         run = CompiledGraph(replace(narrow), device, Options(threads=threads))
         for sizes in ((1, 9, 7), (2, 11, 6), (3, 7, 13)):
@@ -171,8 +159,8 @@ def test_integers_that_are_moved_before_they_are_floats(window: bool, wide: DTyp
         y = y.cast(INT64).cast(INT32).transpose((0, 2, 1)).cast(FLOAT32) * 0.25
     graph = builder.graph([x], [("y", y)])
     narrow = optimised(graph, halves=False, words=(UINT8,))
-    assert {"word_matmul", "word_convolution"} & {*operators(narrow)}
-    assert not {"cast", "matmul", "convolution"} & {*operators(narrow)}
+    assert {"word_matmul", "word_convolution"} & {*ops(narrow)}
+    assert not {"cast", "matmul", "convolution"} & {*ops(narrow)}
     given = RNG.integers(0, 256, (2, 9, 150)).astype(np.uint8)
     sums = (given.astype(np.int64) - 7) @ weight.astype(np.int64)
     wanted = (sums.swapaxes(1, 2) / 4).astype(np.float32)
@@ -215,9 +203,7 @@ def test_sums_are_stored_as_levels(
     isa: str, k: int, n: int, to: DType, zero: int, form: str
 ) -> None:
     """Scales are powers of two, so that each number before it is rounded is exact."""
-    device = backend(isa)
-    if UINT8 not in device.narrow_dtypes:
-        pytest.skip("this CPU does not have the instruction")
+    device = device_of(UINT8, isa)
     weight = RNG.integers(-128, 128, (k, n)).astype(np.int8)
     scale, bias = 2.0 ** -RNG.integers(7, 12, n), RNG.integers(-40, 40, n) / 8
     builder, m = Builder(), symbol("m")
@@ -272,7 +258,7 @@ def test_rows_that_are_a_view(shift: int) -> None:
         result = rows.cast(FLOAT32) @ constant(weight).cast(FLOAT32)
         both = concat([result, result], 0)
     graph = optimised(builder.graph([a], [("y", both)]), halves=False, words=(UINT8,))
-    assert "word_matmul" in operators(graph)
+    assert "word_matmul" in ops(graph)
     x = RNG.integers(0, 256, (9, 260 + shift)).astype(np.uint8)
     wanted = x[:, shift : shift + 256].astype(np.int64) @ weight.astype(np.int64)
     np.testing.assert_array_equal(run_reference(graph, [x])[0], np.concatenate([wanted] * 2))
@@ -289,7 +275,7 @@ def test_integers_that_are_read_stay_as_they_are() -> None:
     with builder.writing():
         result = (a.cast(FLOAT64) @ constant(weight).cast(FLOAT64)).cast(INT32)
     graph = optimised(builder.graph([a], [("y", result)]), halves=False, words=(UINT8,))
-    assert "word_matmul" not in operators(graph)
+    assert "word_matmul" not in ops(graph)
 
 
 @pytest.mark.isa("avx2")
@@ -310,31 +296,42 @@ def float_graph(k: int, n: int) -> tuple[Graph, Any]:
     return builder.graph([x], [("y", y)]), weight
 
 
+def in_precision(graph: Graph, weight: Any) -> tuple[Any, Any, Any]:
+    """The input of a `float_graph` in a precision, its rows without the exact result, and those for
+    which the reference is near it."""
+    x = RNG.standard_normal((3, 7, len(weight))).astype(np.float32)
+    x[1, 2], x[1, 3, :2], x[1, 4, 1] = 0, 3e38, np.nan
+    wanted = np.tanh(x.astype(np.float64) @ weight + 1)
+    finite = np.isfinite(wanted).all(-1)
+    finite[1, 3] = False  # What cancels there is lost in fewer bits.
+    assert np.isnan(run_reference(graph, [x])[0][1, 4]).all()
+    return x, wanted, finite
+
+
+def assert_rows_are_right(graph: Graph, x: Any, finite: Any) -> tuple[CompiledGraph, Any]:
+    """A graph of `in_precision` gives what its reference gives; returns it compiled, and that."""
+    run = CompiledGraph(replace(graph), CpuBackend(), Options(threads=3))
+    # Scales of rows are part of the epilogue, as all that follows.
+    assert run.lowered.steps[-1].kind == "product"
+    (got,), (reference,) = run.run([x]), run_reference(graph, [x])
+    np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
+    assert np.isnan(got[1, 4]).all()
+    # A row does not depend on the others, of which only the number may order its sums.
+    changed = np.concatenate([RNG.standard_normal((2, *x.shape[1:])).astype(np.float32), x[2:]])
+    np.testing.assert_array_equal(run.run([changed])[0][2], got[2])
+    return run, got
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", "int8-dynamic"])
 @pytest.mark.parametrize(("k", "n"), [(64, 96), (67, 33), (385, 130)])
 def test_precision_of_floats(precision: str, k: int, n: int) -> None:
     graph, weight = float_graph(k, n)
     graph = optimised(graph, halves=False, precision=precision)
-    assert operators(graph).count("word_matmul") == 1
-    x = RNG.standard_normal((3, 7, k)).astype(np.float32)
-    x[1, 2], x[1, 3, :2], x[1, 4, 1] = 0, 3e38, np.nan
-    wanted = np.tanh(x.astype(np.float64) @ weight + 1)
-    (reference,) = run_reference(graph, [x])
-    finite = np.isfinite(wanted).all(-1)
-    finite[1, 3] = False  # What cancels there is lost in fewer bits.
-    assert np.isnan(reference[1, 4]).all()
-    assert np.abs(reference - wanted)[finite].max() < 0.05
-    device = CpuBackend()
-    if PRECISIONS[precision].rows in device.narrow_dtypes:
-        run = CompiledGraph(replace(graph), device, Options(threads=3))
-        # Scales of rows are part of the epilogue, as all that follows.
-        assert run.lowered.steps[-1].kind == "product"
-        (got,) = run.run([x])
-        np.testing.assert_allclose(got[finite], reference[finite], rtol=1e-3, atol=1e-3)
-        assert np.isnan(got[1, 4]).all()
-        # A row does not depend on the others, of which only the number may order its sums.
-        changed = np.concatenate([RNG.standard_normal((2, 7, k)).astype(np.float32), x[2:]])
-        np.testing.assert_array_equal(run.run([changed])[0][2], got[2])
+    assert ops(graph).count("word_matmul") == 1
+    x, wanted, finite = in_precision(graph, weight)
+    assert np.abs(run_reference(graph, [x])[0] - wanted)[finite].max() < 0.05
+    if PRECISIONS[precision].rows in CpuBackend().narrow_dtypes:
+        run, got = assert_rows_are_right(graph, x, finite)
         apart = 0.0 if precision.startswith("int8") else 1e-5
         for i in range(3):
             (alone,) = run.run([x[i : i + 1]])
@@ -354,9 +351,9 @@ def test_large_tables_that_products_read_transposed(
         looked_up = constant(table)
         y = tanh(gather(looked_up, tokens)) @ looked_up.transpose((1, 0))
     graph = builder.graph([tokens], [("y", y)])
-    assert "transpose" in operators(optimised(graph, halves=False))
+    assert "transpose" in ops(optimised(graph, halves=False))
     found = optimised(graph, halves=False, precision=precision)
-    assert not {"matmul", "transpose"} & {*operators(found)}
+    assert not {"matmul", "transpose"} & {*ops(found)}
     given = np.array([3, 299, 0, 7, 7])
     wanted = np.tanh(table[given].astype(np.float64)) @ table.T
     (got,) = run_reference(found, [given])
@@ -370,9 +367,7 @@ def test_large_tables_that_products_read_transposed(
 @pytest.mark.parametrize("hidden", [96, 33, 130])
 @pytest.mark.parametrize("rows", [1, 7, 33, 131])
 def test_bfloat16_is_stored_where_the_next_product_reads_it(rows: int, hidden: int) -> None:
-    device = CpuBackend()
-    if BFLOAT16 not in device.narrow_dtypes:
-        pytest.skip("this CPU multiplies no bfloat16")
+    device = device_of(BFLOAT16)
     builder = Builder()
     x = builder.input("x", FLOAT32, (symbol("m"), 64))
     first, second = (

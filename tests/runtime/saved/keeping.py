@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from tests.runtime.saved.files import Arrays
 
 import ftuner
@@ -34,6 +35,19 @@ class Loads:
 def written(path: Path, made: Any) -> Path:
     path.write_bytes(made.SerializeToString())
     return path
+
+
+def outside(path: Path) -> Path:
+    """Move the constants of a file out of it; returns where they are."""
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="data", size_threshold=0)
+    return path.with_name("data")
+
+
+def saved_alike(one: ftuner.Model, other: ftuner.Model, folder: Path) -> None:
+    paths = folder / "one.ftuner", folder / "other.ftuner"
+    for model, path in zip((one, other), paths, strict=True):
+        ftuner.save(model, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def same(one: ftuner.Model, other: ftuner.Model, feeds: Arrays) -> None:

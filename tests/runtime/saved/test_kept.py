@@ -20,12 +20,11 @@ import pytest
 
 pytest.importorskip("onnx")
 
-import onnx
 from tests.at_once import at_once
 from tests.child import printed
 from tests.frontends.onnx_models import parsed
 from tests.runtime.saved.files import MODELS, ONES, dense, pictures, weight
-from tests.runtime.saved.keeping import Loads, same, written
+from tests.runtime.saved.keeping import Loads, outside, same, saved_alike, written
 
 import ftuner
 from ftuner import inference
@@ -55,10 +54,7 @@ def test_the_same_model(make: Any, loads: Loads, tmp_path: Path) -> None:
     for model in (own, again):
         model.trim()
     same(own, again, feeds)
-    first, second = tmp_path / "own.ftuner", tmp_path / "again.ftuner"
-    ftuner.save(own, first)
-    ftuner.save(again, second)
-    assert first.read_bytes() == second.read_bytes()
+    saved_alike(own, again, tmp_path)
 
 
 def test_products_are_planned_ahead(
@@ -230,9 +226,7 @@ def test_sources_are_told_by_size_and_time(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_data_outside_the_file(loads: Loads, file: Path) -> None:
-    data = file.with_name("data")
-    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
-              size_threshold=0)  # fmt: skip
+    data = outside(file)
     own = loads(file)
     same(own, loads(file), ONES)
     assert loads.compiled == 1
@@ -251,8 +245,7 @@ def test_data_outside_the_file(loads: Loads, file: Path) -> None:
 
 def test_the_same_file_beside_other_data(loads: Loads, file: Path) -> None:
     """Each folder has an entry of its own; another name in the folder has the same."""
-    onnx.save(onnx.load(file), file, save_as_external_data=True, location="data",
-              size_threshold=0)  # fmt: skip
+    outside(file)
     other = file.parent / "other" / file.name
     shutil.copytree(file.parent, other.parent, ignore=shutil.ignore_patterns("cache", "other"))
     elements = np.fromfile(other.with_name("data"), np.float32)
@@ -266,9 +259,7 @@ def test_the_same_file_beside_other_data(loads: Loads, file: Path) -> None:
 def test_data_that_changes_while_it_is_read_is_not_kept(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = file.with_name("data")
-    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
-              size_threshold=0)  # fmt: skip
+    data = outside(file)
     read = inference._read
 
     def changed(*arguments: Any) -> Any:
@@ -290,9 +281,7 @@ def test_data_that_is_written_through_a_mapping(
     """The system may leave the times of such a file as they were."""
     for room in (kept, import_module("ftuner.frontends.onnx.files")):
         monkeypatch.setattr(room, "state_of", lambda at: (os.stat(at).st_size, 0, 0, 0, 0))
-    data = file.with_name("data")
-    onnx.save(onnx.load(file), file, save_as_external_data=True, location=data.name,
-              size_threshold=0)  # fmt: skip
+    data = outside(file)
     with data.open("ab") as grown:
         grown.truncate(17 << 20)
     own = loads(file)

@@ -13,9 +13,8 @@ pytest.importorskip("onnx")
 import onnx
 from tests.frontends.onnx_models import parsed
 from tests.runtime.saved.files import MODELS, Arrays, weight
-from tests.runtime.saved.keeping import Loads, same, written
+from tests.runtime.saved.keeping import Loads, outside, same, saved_alike, written
 
-import ftuner
 from ftuner.graph.sources import Files
 from ftuner.runtime.cache import Cache
 from ftuner.runtime.saved import kept, models
@@ -58,10 +57,7 @@ def test_weights_of_large_models_stay_in_their_file(
     assert loads.compiled == 1
     same(own, again, feeds)
     assert own.weights_bytes == again.weights_bytes
-    first, second = tmp_path / "own.ftuner", tmp_path / "again.ftuner"
-    ftuner.save(own, first)
-    ftuner.save(again, second)
-    assert first.read_bytes() == second.read_bytes()
+    saved_alike(own, again, tmp_path)
     # What is loaded does not depend on the file any more.
     data = tmp_path / "large.data" if outside else path
     wanted = again.run(feeds)
@@ -78,7 +74,7 @@ def test_any_weights_that_are_made_of_their_file(
     """Of whatever size they are, and whatever steps read them."""
     made, feeds = make()
     path = written(tmp_path / "model.onnx", made)
-    onnx.save(made, path, save_as_external_data=True, location="data", size_threshold=0)
+    outside(path)
     monkeypatch.setattr(models, "MAX_WITHIN_BYTES", 0)
     monkeypatch.setattr(models, "Sections", lambda makes: Sections(makes=True))
     own, again = loads(path), loads(path)

@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -60,13 +61,9 @@ def test_a_run_does_not_fail_where_nothing_can_be_kept(
     written(file, parsed(RUN_TIME, 17, w=weight(8, 8)))
     loads(file)
     for number, error in enumerate((RecursionError(), CacheWarning("full"), MemoryError())):
-
-        def failing(*_: Any, error: Exception = error) -> None:
-            raise error
-
         model = loads(file)
         with monkeypatch.context() as patch:
-            patch.setattr(container, "fill", failing)
+            patch.setattr(container, "fill", Mock(side_effect=error))
             found = model(x=weight(2, 8), axes=np.array([0]))["y"]
         assert found.shape == (1, 2, 8)
         assert caplog.text.count("is not kept in the cache") == number + 1
@@ -76,12 +73,8 @@ def test_a_load_does_not_fail_where_nothing_can_be_kept(
     loads: Loads, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for error in (RecursionError(), MemoryError(), OSError()):
-
-        def failing(*_: Any, error: Exception = error) -> None:
-            raise error
-
         with monkeypatch.context() as patch:
-            patch.setattr(models, "steps_section", failing)
+            patch.setattr(models, "steps_section", Mock(side_effect=error))
             assert loads.is_compiled(file)
     assert not (loads.cache.folder / "models").exists()
 

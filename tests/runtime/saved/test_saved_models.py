@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ pytest.importorskip("onnx")
 from tests.at_once import at_once
 from tests.conftest import HOST_ISAS
 from tests.frontends.onnx_models import parsed
-from tests.runtime.saved.files import MODELS, ONES, Arrays, dense, pictures, recurrent, weight
+from tests.runtime.saved.files import MODELS, ONES, dense, pictures, recurrent, weight
+from tests.runtime.saved.keeping import same, saved_alike, written
 
 import ftuner
 from ftuner.codegen.llvm.native.binding_records import WordTable
@@ -36,13 +38,6 @@ from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.saved import container, models, values
 
 
-def same(first: ftuner.Model, second: ftuner.Model, feeds: Arrays) -> None:
-    assert (first.inputs, first.outputs) == (second.inputs, second.outputs)
-    for one, other in zip(first.run(feeds), second.run(feeds), strict=True):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("make", MODELS)
 def test_the_same_bits(make: Any, threads: int, tmp_path: Path) -> None:
@@ -55,8 +50,7 @@ def test_the_same_bits(make: Any, threads: int, tmp_path: Path) -> None:
     assert [step.title for step in own.steps] == [step.title for step in again.steps]
     assert own.explain(feeds).weight_bytes == again.explain(feeds).weight_bytes
     # What was loaded is saved alike.
-    ftuner.save(again, tmp_path / "again.ftuner")
-    assert (tmp_path / "again.ftuner").read_bytes() == path.read_bytes()
+    saved_alike(own, again, tmp_path)
 
 
 def test_with_another_number_of_threads(saved: Path) -> None:
@@ -92,8 +86,7 @@ def test_random_numbers(tmp_path: Path) -> None:
 
 def test_several_isas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made, feeds = dense()
-    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
-    source.write_bytes(made.SerializeToString())
+    source, path = written(tmp_path / "model.onnx", made), tmp_path / "model.ftuner"
     ftuner.save(ftuner.load(source, threads=1), path, isas=HOST_ISAS)
     for isa in HOST_ISAS:
         monkeypatch.setenv(ISA_VARIABLE, isa)
@@ -179,8 +172,7 @@ def test_numbers_at_run_time(tmp_path: Path) -> None:
     assert again.explain(feeds).groups
     with pytest.raises(ftuner.SavedModelError, match="no machine code for these"):
         again.run({**feeds, "axes": np.array([0])})
-    ftuner.save(again, tmp_path / "again.ftuner")
-    assert (tmp_path / "again.ftuner").read_bytes() == path.read_bytes()
+    saved_alike(own, again, tmp_path)
 
 
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
@@ -305,8 +297,7 @@ def test_compiled_again_for_another_isa(
 ) -> None:
     """Weights are packed again, from the panels of the file."""
     made, feeds = make()
-    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
-    source.write_bytes(made.SerializeToString())
+    source, path = written(tmp_path / "model.onnx", made), tmp_path / "model.ftuner"
     own, (first, *_, last) = ftuner.load(source), HOST_ISAS
     for isa, other in ((first, last), (last, first)):
         ftuner.save(own, path, isas=[isa])
@@ -329,8 +320,7 @@ def test_a_narrower_isa_is_used_and_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(ISA_VARIABLE, raising=False)
-    source, path = tmp_path / "model.onnx", tmp_path / "model.ftuner"
-    source.write_bytes(dense()[0].SerializeToString())
+    source, path = written(tmp_path / "model.onnx", dense()[0]), tmp_path / "model.ftuner"
     ftuner.save(ftuner.load(source), path, isas=HOST_ISAS[:1])
     for _ in range(2):
         again = ftuner.load(path)
@@ -350,10 +340,24 @@ def test_a_file_that_is_loaded_again_keeps_nothing_more(saved: Path) -> None:
     kept = ftuner.load(saved)
     (executable,) = kept.all_executables()
     kernels = executable.session.kernels  # type: ignore[attr-defined]
-    before = len(kernels._files), len(kernels._code._others)
-    for _ in range(3):
-        ftuner.load(saved)
-    assert (len(kernels._files), len(kernels._code._others)) == before
+    before = len(kernels._files), len(kernels._images)
+    again = [ftuner.load(saved) for _ in range(3)]
+    assert (len(kernels._files), len(kernels._images)) == before
+    assert {id(model._options.code) for model in (kept, *again)} == {id(kept._options.code)}
+
+
+def test_code_is_freed_with_its_models(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.ftuner"
+    ftuner.save(ftuner.load(recurrent()[0]), path)
+    kept, other = ftuner.load(saved), ftuner.load(path)
+    code, (executable,) = weakref.ref(other._options.code), kept.all_executables()
+    session = executable.session  # type: ignore[attr-defined]
+    del other
+    # The uKernels of a library stay.
+    session._products.clear()
+    session.kernels._compiled.clear()
+    gc.collect()
+    assert code() is None
 
 
 def test_collections_go_on_after_a_load(saved: Path, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Shapes of inputs bind symbols, and contradict a graph by name."""
 
+from functools import reduce
+from typing import Any
+
 import pytest
 
 from ftuner.core.dim import Dim, quotient, symbol
@@ -21,37 +24,24 @@ def graph_of(*demands: tuple[Dim, Dim]) -> Graph:
     return builder.graph([x], [("y", builder.add("negative", x))])
 
 
-def test_shapes_bind_symbols() -> None:
-    binding = Binding(graph_of((quotient(N, 2), M)))
+LARGE: Dim = reduce(lambda dim, _: dim * dim + dim, range(100), N)
+"""Its values have many bits."""
+BINDINGS = {
+    "symbols": ([(quotient(N, 2), M)], (6, 3), (6, 2), "here"),
+    "by zero": ([(quotient(12, N), M)], (4, 3), (0, 3), "divided by zero where N = 0, M = 3"),
+    "many bits": ([(LARGE, M)], (0, 0), (3, 0), "bits"),
+    "waits for data": ([(quotient(symbol("count"), 2), M), (N, M)], (3, 3), (3, 2), "here"),
+}
+"""Demands, a shape that fulfils those that can be checked, and one that does not."""
+
+
+@pytest.mark.parametrize(("demands", "right", "wrong", "message"), BINDINGS.values(), ids=BINDINGS)
+def test_shapes_bind_symbols(demands: Any, right: Any, wrong: Any, message: str) -> None:
+    binding = Binding(graph_of(*demands))
     assert binding.names == ["N", "M"]
-    assert binding([(6, 3)]) == [6, 3]
-    with pytest.raises(ShapeError, match="here"):
-        binding([(6, 2)])
-
-
-def test_a_division_by_zero_is_named() -> None:
-    binding = Binding(graph_of((quotient(12, N), M)))
-    assert binding([(4, 3)]) == [4, 3]
-    with pytest.raises(ShapeError, match="divided by zero where N = 0, M = 3"):
-        binding([(0, 3)])
-
-
-def test_a_number_of_many_bits_is_named() -> None:
-    dim: Dim = N
-    for _ in range(100):
-        dim = dim * dim + dim
-    binding = Binding(graph_of((dim, M)))
-    assert binding([(0, 0)]) == [0, 0]
-    with pytest.raises(ShapeError, match="bits"):
-        binding([(3, 0)])
-
-
-def test_constraints_on_symbols_that_wait_for_data_are_left_out() -> None:
-    other = symbol("count")
-    binding = Binding(graph_of((quotient(other, 2), M), (N, M)))
-    assert binding([(3, 3)]) == [3, 3]
-    with pytest.raises(ShapeError, match="here"):
-        binding([(3, 2)])
+    assert binding([right]) == [*right]
+    with pytest.raises(ShapeError, match=message):
+        binding([wrong])
 
 
 def test_symbols_that_must_be_equal_have_one_name() -> None:

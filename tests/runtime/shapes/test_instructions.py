@@ -18,7 +18,7 @@ from ftuner.errors import ShapeError
 from ftuner.graph.ir import Constraint
 from ftuner.runtime.cpu.arrays import address_of
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.cpu.decision_table import DecisionTable
+from ftuner.runtime.cpu.task_groups import DecisionTable
 from ftuner.runtime.shapes.instructions import Instructions
 
 KINDS = ("quotient", "remainder", *WORDS)

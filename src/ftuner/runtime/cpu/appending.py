@@ -89,8 +89,6 @@ microsecond more for each output and token."""
 _VIEWS: dict[int, View] = {}
 """Views by the identity of the array. A run that appends takes its view out; one that may write
 over rows leaves it, with nothing `unused`."""
-
-
 _COPIES = fork_safe_lock()
 """Held while a view is copied whose rows no run may write over meanwhile."""
 

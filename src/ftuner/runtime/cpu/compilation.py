@@ -25,59 +25,91 @@ class Object(NamedTuple):
     """Whether it came from the cache, so that another process may have made it."""
 
 
-def compile_missing(
-    bundles: Sequence[Bundle], target: Target, cache: Cache, progress: Progress | None,
-    bundles_per_process: int, started: Started | None = None,
-) -> dict[Bundle, Object]:  # fmt: skip
-    """The objects of all bundles: from the cache, or compiled and kept there.
+class Compiler(NamedTuple):
+    """Compiles bundles for a target, and keeps their objects in a cache."""
 
-    `bundles_per_process`: as in `CpuTuning`. `started`: processes of `COMPILER_MODULE`.
+    target: Target
+    cache: Cache
+    bundles_per_process: int
+    """As in `CpuTuning`."""
 
-    Raises:
-        CompileError: the compiler failed, or its process ended.
-    """
-    found: dict[Bundle, Object] = {}
-    for bundle in bundles:
-        data = cache.read(OBJECTS, bundle_key(bundle, target))
-        if data is not None:
-            found[bundle] = Object(data, was_kept=True)
-    missing = [bundle for bundle in bundles if bundle not in found]
-    if progress is not None:
-        progress("compile", len(found), len(bundles))
-    if not missing:
+    def compile_missing(
+        self, bundles: Sequence[Bundle], progress: Progress | None, started: Started | None = None
+    ) -> dict[Bundle, Object]:
+        """The objects of all bundles: from the cache, or compiled and kept there. `started`:
+        processes of `COMPILER_MODULE`.
+
+        Raises:
+            CompileError: the compiler failed, or its process ended.
+        """
+        found: dict[Bundle, Object] = {}
+        for bundle in bundles:
+            data = self.cache.read(OBJECTS, bundle_key(bundle, self.target))
+            if data is not None:
+                found[bundle] = Object(data, was_kept=True)
+        missing = [bundle for bundle in bundles if bundle not in found]
+        if progress is not None:
+            progress("compile", len(found), len(bundles))
+        if not missing:
+            return found
+        with shown(progress) as show, closing(self._compiled(missing, started)) as made:
+            for bundle, data in made:
+                found[bundle] = Object(data, was_kept=False)
+                show("compile", len(found), len(bundles))
         return found
-    made = _compiled(missing, target, cache, bundles_per_process, started)
-    with shown(progress) as show, closing(made):
-        for bundle, data in made:
-            found[bundle] = Object(data, was_kept=False)
-            show("compile", len(found), len(bundles))
-    return found
 
+    def load(self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]) -> LoadedObject:
+        """The objects of bundles in this process. An entry of the cache that is not the object of
+        its bundle is compiled again, with a warning.
 
-def load(
-    bundles: Sequence[Bundle], objects: Mapping[Bundle, Object], target: Target, cache: Cache,
-    bundles_per_process: int,
-) -> LoadedObject:  # fmt: skip
-    """The objects of bundles in this process. An entry of the cache that is not the object of its
-    bundle is compiled again, with a warning. `bundles_per_process`: as in `CpuTuning`.
+        Raises:
+            ObjectFileError: what has just been compiled cannot be loaded.
+            CompileError: the compiler failed.
+        """
+        symbols = [symbol for bundle in bundles for symbol in bundle.symbols]
+        try:
+            return LoadedObject([objects[bundle].data for bundle in bundles], symbols)
+        except ObjectFileError as error:
+            kept = [bundle for bundle in bundles if objects[bundle].was_kept]
+            if not kept:
+                raise
+            # If each can be loaded by itself, they do not fit together: all are compiled again.
+            spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
+            for bundle in spoiled:
+                self.cache.spoiled(OBJECTS, bundle_key(bundle, self.target), str(error))
+        again = dict(self._compiled(spoiled))
+        return LoadedObject([again.get(b, objects[b].data) for b in bundles], symbols)
 
-    Raises:
-        ObjectFileError: what has just been compiled cannot be loaded.
-        CompileError: the compiler failed.
-    """
-    symbols = [symbol for bundle in bundles for symbol in bundle.symbols]
-    try:
-        return LoadedObject([objects[bundle].data for bundle in bundles], symbols)
-    except ObjectFileError as error:
-        kept = [bundle for bundle in bundles if objects[bundle].was_kept]
-        if not kept:
-            raise
-        # If each can be loaded by itself, they do not fit together: all are compiled again.
-        spoiled = [b for b in kept if not _can_be_loaded(b, objects[b].data)] or kept
-        for bundle in spoiled:
-            cache.spoiled(OBJECTS, bundle_key(bundle, target), str(error))
-    again = dict(_compiled(spoiled, target, cache, bundles_per_process))
-    return LoadedObject([again.get(b, objects[b].data) for b in bundles], symbols)
+    def _compiled(
+        self, bundles: Sequence[Bundle], started: Started | None = None
+    ) -> Generator[tuple[Bundle, bytes], None, None]:
+        """Compile bundles, the largest first, and keep the objects in the cache; yields each when
+        it is done."""
+        left = sorted(bundles, key=lambda bundle: -bundle.size)
+        # A compiling process may not find what is from outside ftuner.
+        sent = [
+            bundle
+            for bundle in left
+            if not bundle.functions and all(name.startswith("ftuner.") for name in bundle.modules)
+        ]
+        processes = worthwhile_processes(len(sent), self.bundles_per_process)
+        if processes > 1 or (started is not None and started.wait):
+            requests = [requested(bundle, self.target) for bundle in sent]
+            with closing(answers(COMPILER_MODULE, requests, processes, started=started)) as found:
+                for number, data in found:
+                    left.remove(sent[number])
+                    self.cache.write(OBJECTS, bundle_key(sent[number], self.target), data)
+                    yield sent[number], data
+        for bundle in left:
+            compiler = import_module(COMPILER_MODULE)
+            try:
+                data = compiler.compile_bundle(bundle, self.target)
+            except Exception as error:  # Whatever LLVM and llvmlite raise.
+                raise CompileError(
+                    f"cannot compile {_name(bundle)}: {type(error).__name__}: {error}"
+                ) from error
+            self.cache.write(OBJECTS, bundle_key(bundle, self.target), data)
+            yield bundle, data
 
 
 def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
@@ -88,45 +120,8 @@ def _can_be_loaded(bundle: Bundle, data: bytes) -> bool:
     return True
 
 
-def _compiled(
-    bundles: Sequence[Bundle], target: Target, cache: Cache, bundles_per_process: int,
-    started: Started | None = None,
-) -> Generator[tuple[Bundle, bytes], None, None]:  # fmt: skip
-    """Compile bundles, the largest first, and keep the objects in the cache; yields each when it is
-    done."""
-    left = sorted(bundles, key=lambda bundle: -bundle.size)
-    # A compiling process may not find what is from outside ftuner.
-    sent = [
-        bundle
-        for bundle in left
-        if not bundle.functions and all(name.startswith("ftuner.") for name in bundle.modules)
-    ]
-    processes = worthwhile_processes(len(sent), bundles_per_process)
-    if processes > 1 or (started is not None and started.wait):
-        requests = [_request(bundle, target) for bundle in sent]
-        with closing(answers(COMPILER_MODULE, requests, processes, started=started)) as found:
-            for number, data in found:
-                left.remove(sent[number])
-                cache.write(OBJECTS, bundle_key(sent[number], target), data)
-                yield sent[number], data
-    for bundle in left:
-        compiler = import_module(COMPILER_MODULE)
-        try:
-            data = compiler.compile_bundle(bundle, target)
-        except Exception as error:  # Whatever LLVM and llvmlite raise.
-            raise CompileError(
-                f"cannot compile {_name(bundle)}: {type(error).__name__}: {error}"
-            ) from error
-        cache.write(OBJECTS, bundle_key(bundle, target), data)
-        yield bundle, data
-
-
-def begin(started: Started, bundle: Bundle, target: Target) -> None:
-    """Have a process compile a bundle, as `Started.begin`."""
-    started.begin(_request(bundle, target))
-
-
-def _request(bundle: Bundle, target: Target) -> Request:
+def requested(bundle: Bundle, target: Target) -> Request:
+    """What a compiling process is asked for to compile a bundle."""
     return Request(_name(bundle), (bundle, target))
 
 

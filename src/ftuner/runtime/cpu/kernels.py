@@ -68,7 +68,7 @@ from ftuner.ukernels.cpu.library import (
 
 if TYPE_CHECKING:
     from ftuner.runtime.compile_processes import Started
-    from ftuner.runtime.cpu.compilation import Object
+    from ftuner.runtime.cpu.compilation import Compiler, Object
 
 
 log = logging.getLogger(__name__)
@@ -83,12 +83,10 @@ def started_with_runtime(isa: InstructionSet, cache: Cache) -> Started:
     """Processes, one of which compiles the runtime of a machine that is not known yet: until then,
     all that it depends on are defaults."""
     make, native = _compilation(), part_of(CpuTuning(), NativeTuning)
-    runtime, target = (
-        runtime_bundle(isa.vector_bytes, DATA_WORD, native),
-        known_target(isa.name, cache),
-    )
+    runtime = runtime_bundle(isa.vector_bytes, DATA_WORD, native)
+    target = known_target(isa.name, cache)
     started: Started = make.Started(COMPILER_MODULE)
-    make.begin(started, runtime, target)
+    started.begin(make.requested(runtime, target))
     return started
 
 
@@ -197,6 +195,12 @@ class Kernels:
     def _llvm_target(self) -> Target:
         return known_target(self.isa.name, self.cache)
 
+    @cached_attribute
+    def _compiler(self) -> Compiler:
+        per_process = self.hardware.tuning.bundles_per_process
+        found: Compiler = _compilation().Compiler(self._llvm_target, self.cache, per_process)
+        return found
+
     @property
     def runtime(self) -> NativeRuntime:
         """Compiled and loaded on first use, usually together with the first library."""
@@ -219,19 +223,17 @@ class Kernels:
 
     def tune(self, types: ProductTypes, epilogue: Expr, progress: Progress | None = None) -> Tuned:
         """Load the families of calls; compiles those that are not in the cache."""
-        first: list[int] = []
-        total = len(families_of_calls(self.library(types, epilogue))) + 1
+        reports: list[tuple[int, int]] = []
 
         def count(what: str, done: int, of: int) -> None:
-            nonlocal total
-            # The first report counts what the cache had, before anything is compiled.
-            first.append(done)
-            total = of
+            reports.append((done, of))
             if progress is not None:
                 progress(what, done, of)
 
         self.compiled(types, epilogue, count)
-        cached = first[0] if first else total
+        # The first report counts what the cache had, before anything is compiled.
+        every = len(families_of_calls(self.library(types, epilogue))) + 1
+        cached, total = reports[0] if reports else (every, every)
         return Tuned(total - cached, cached)
 
     def compiled(
@@ -261,9 +263,9 @@ class Kernels:
             ):
                 make = _compilation()
                 self._started = own = started or make.Started(COMPILER_MODULE)
-                make.begin(own, runtime, self._llvm_target)
+                own.begin(make.requested(runtime, self._llvm_target))
                 if self._lacks(family := self._first_family()):
-                    make.begin(own, family, self._llvm_target)
+                    own.begin(make.requested(family, self._llvm_target))
         try:
             yield
         finally:
@@ -350,8 +352,8 @@ class Kernels:
     ) -> list[Bundle]:
         """Bundles of families of a library, the first time and if it is `whole` with the other
         functions that it needs."""
-        row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
-        bundles = [family_bundle(f.kernels, row, self._k_loop, line_bytes) for f in families]
+        row = instruction_set(self.isa.name)
+        bundles = [self._family_bundle(f.kernels, self._k_loop) for f in families]
         if library.finisher is not None and (whole or library not in self._compiled):
             bundles.append(finish_bundle(library.finisher, row))
         if whole or library.code not in self._compiled:
@@ -359,6 +361,10 @@ class Kernels:
             if library.types.widens:
                 bundles.append(widen_bundle(library.types, library.lanes, row))
         return bundles
+
+    def _family_bundle(self, kernels: tuple[UKernel, ...], tuning: KLoopTuning) -> Bundle:
+        line_bytes = self.hardware.levels[0].line_bytes
+        return family_bundle(kernels, instruction_set(self.isa.name), tuning, line_bytes)
 
     def _lacks(self, bundle: Bundle) -> bool:
         """Whether the cache has no object of a bundle."""
@@ -378,16 +384,13 @@ class Kernels:
     ) -> list[tuple[int, ...]]:
         """The addresses of some uKernels in several codes: of `kernels[i]` with `tunings[i]`. They
         are loaded apart from the libraries, as long as this object lives."""
-        row, line_bytes = instruction_set(self.isa.name), self.hardware.levels[0].line_bytes
-        bundles = [
-            family_bundle(tuple(some), row, tuning, line_bytes)
-            for some, tuning in zip(kernels, tunings, strict=True)
-        ]
+        pairs = zip(kernels, tunings, strict=True)
+        bundles = [self._family_bundle(tuple(some), tuning) for some, tuning in pairs]
         with self._lock:
             objects = self._compiled_objects(bundles, None)
             found = []
             for bundle in bundles:
-                loaded = self._loaded_objects([bundle], objects)
+                loaded = self._compiler.load([bundle], objects)
                 self._variants.append(loaded)
                 found.append(tuple(loaded.addresses[symbol] for symbol in bundle.symbols))
         return found
@@ -426,23 +429,10 @@ class Kernels:
         objects = self._compiled_objects(missing, progress) if missing else {}
         objects.update((b, self._objects.pop(b)) for b in wanted if b in self._objects)
         if first:
-            self._runtime = NativeRuntime(self._loaded_objects(first, objects))
-        return self._loaded_objects(bundles, objects)
+            self._runtime = NativeRuntime(self._compiler.load(first, objects))
+        return self._compiler.load(bundles, objects)
 
     def _compiled_objects(
         self, bundles: Sequence[Bundle], progress: Progress | None
     ) -> dict[Bundle, Object]:
-        per_process = self.hardware.tuning.bundles_per_process
-        found: dict[Bundle, Object] = _compilation().compile_missing(
-            bundles, self._llvm_target, self.cache, progress, per_process, self._started
-        )
-        return found
-
-    def _loaded_objects(
-        self, bundles: Sequence[Bundle], objects: Mapping[Bundle, Object]
-    ) -> LoadedObject:
-        per_process = self.hardware.tuning.bundles_per_process
-        found: LoadedObject = _compilation().load(
-            bundles, objects, self._llvm_target, self.cache, per_process
-        )
-        return found
+        return self._compiler.compile_missing(bundles, progress, self._started)

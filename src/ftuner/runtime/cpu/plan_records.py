@@ -18,7 +18,6 @@ from ftuner.codegen.llvm.native.records import (
 from ftuner.codegen.llvm.native.records import Band as BandSlot
 from ftuner.codegen.llvm.native.records import Pack as PackSlot
 from ftuner.codegen.llvm.native.records import Plan as PlanSlot
-from ftuner.codegen.llvm.native.records import Segment as SegmentSlot
 from ftuner.codegen.llvm.native.records import Worker as WorkerSlot
 from ftuner.core.cpu.tile import COLUMN, MAX_SEGMENTS
 from ftuner.core.dtype import DType
@@ -216,12 +215,9 @@ class PlanWriter:
             if len(segments) > 1:
                 others = sum(tiles for _, tiles in segments) - segments[0][1]
                 records[at + BandSlot.OTHER_TILES] = others
+            slots = _segment_slots(segments, addresses)
             at += BandSlot.FIRST_SEGMENT
-            for mr, tiles in segments:
-                records[at] = addresses[mr]
-                records[at + 1] = mr
-                records[at + 2] = tiles
-                at += SegmentSlot.SIZE
+            records[at : at + len(slots)] = array("q", slots)
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
             workspace = self._place_by_rows(
@@ -408,13 +404,13 @@ def encoded_covers(table: CoverTable, addresses: Mapping[int, int]) -> array[int
     solved, main = table.solved, table.main
     slots = [0] * AllCovers.TABLES
     slots[AllCovers.LIMIT], slots[AllCovers.MAIN] = len(solved) - 1, main
-    for cover in solved:
-        slots += _segment_slots(cover.segments, addresses)
-    for cover in table.rests:
-        segments = cover.segments
-        if not segments or segments[0][0] != main:
+    covers = [cover.segments for cover in (*solved, *table.rests)]
+    for number, segments in enumerate(covers):
+        if number >= len(solved) and (not segments or segments[0][0] != main):
             segments = ((main, 0), *segments)
+        assert len(segments) <= MAX_SEGMENTS
         slots += _segment_slots(segments, addresses)
+        slots += [0] * (Segment.SIZE * (MAX_SEGMENTS - len(segments)))
     return array("q", slots)
 
 
@@ -435,12 +431,5 @@ def known_covers(kept: Array, addresses: Mapping[int, int]) -> array[int]:
 
 
 def _segment_slots(segments: Segments, addresses: Mapping[int, int]) -> list[int]:
-    """The segments of a cover. `addresses`: of uKernels by height."""
-    assert len(segments) <= MAX_SEGMENTS
-    slots = [0] * (MAX_SEGMENTS * Segment.SIZE)
-    for i, (mr, tiles) in enumerate(segments):
-        at = i * Segment.SIZE
-        slots[at + Segment.KERNEL] = addresses[mr]
-        slots[at + Segment.MR] = mr
-        slots[at + Segment.TILES] = tiles
-    return slots
+    """A `Segment` for each segment of a cover. `addresses`: of uKernels by height."""
+    return [slot for mr, tiles in segments for slot in (addresses[mr], mr, tiles)]

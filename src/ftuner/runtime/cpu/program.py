@@ -46,7 +46,7 @@ from ftuner.runtime.cpu.record_layout import (
 )
 from ftuner.runtime.cpu.step_kind import CompiledStep, kind_of
 from ftuner.runtime.cpu.task_groups import Plans, TaskGroups
-from ftuner.runtime.cpu.tasks import Unless, most_chunks
+from ftuner.runtime.cpu.tasks import most_chunks
 from ftuner.runtime.cpu.work_distribution import WorkDistribution
 from ftuner.runtime.shapes.binding import Binding
 from ftuner.runtime.shapes.evaluation import (
@@ -216,7 +216,7 @@ class ProgramWriter:
         within = fills[(fills[:, 1] != NOTHING) & (fills[:, 1] != POOL)].astype(np.int64)
         self.addresses = within[:, 0], within[:, 1]
         """The slots that hold addresses in the records or the arena, and the source of each."""
-        self._tasks = list(records.tasks)
+        self._tasks = [task for task, _ in records.tasks]
         large_bytes = hardware.tuning.large_output_bytes
         self._forms = OutputForms(lowered, dims, make_large, large_bytes)
         loops = loops_of((kind_of(s).loops(s) for s in lowered.steps), dims)
@@ -298,11 +298,12 @@ class ProgramWriter:
                 if buffer in places:
                     writers.setdefault(places[buffer], []).append(number)
 
-        def idle(step: int) -> bool:
-            task = records.step_tasks[step].task
-            return task >= 0 and isinstance(self._tasks[task], Unless)
-
-        return {place: steps for place, steps in writers.items() if all(map(idle, steps))}
+        idle = {number for (_, unless), number in records.tasks.items() if unless is not None}
+        return {
+            place: steps
+            for place, steps in writers.items()
+            if all(records.step_tasks[step].task in idle for step in steps)
+        }
 
     def forget(self) -> None:
         """Forget what was decided for extents before."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Patch, Program, Step
 from ftuner.core.dim import Dim
 from ftuner.graph.buffers import Buffer
-from ftuner.runtime.cpu.tasks import Condition, EqualTasks, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, EqualTasks, Task
 from ftuner.runtime.shapes.evaluation import Dims, Layouts
 
 NOTHING, RECORDS, WORKSPACE, POOL, FIRST_BUFFER = range(5)
@@ -73,8 +73,8 @@ class RecordLayout:
         `equal`: as of `Dims`."""
         self.dims = Dims(equal)
         self.layouts = Layouts(self.dims)
-        self.tasks: dict[Task, int] = {}
-        """Tasks and their numbers. Equal tasks share a number."""
+        self.tasks: dict[tuple[Task, Condition | None], int] = {}
+        """Tasks, each with the condition under which it has nothing to do, and their numbers."""
         self.task_lengths: list[int] = []
         """For each task, how many values it has."""
         self.step_tasks: list[StepTasks] = []
@@ -170,16 +170,17 @@ class RecordLayout:
             self.dim(self._count_slot(), number)
             self.step_tasks.append(StepTasks(number, -1))
 
-    def planned_tasks(self, task: Task, slots: Sequence[int]) -> None:
+    def planned_tasks(
+        self, task: Task, slots: Sequence[int], unless: Condition | None = None
+    ) -> None:
         """The next step has the tasks that `task` determines; their number is written to the step,
-        and its `BoundTask.values` to `slots`."""
-        if self._unless is not None:
-            task = Unless(task, self._unless, len(slots))
-        if task not in self.tasks:
-            self.tasks[task] = len(self.tasks)
+        and its `BoundTask.values` to `slots`. It has nothing to do where `unless` holds."""
+        key = task, unless or self._unless
+        if key not in self.tasks:
+            self.tasks[key] = len(self.tasks)
             self.task_lengths.append(len(slots))
         self.task_slots += (self._count_slot(), *slots)
-        self.step_tasks.append(StepTasks(-1, self.tasks[task]))
+        self.step_tasks.append(StepTasks(-1, self.tasks[key]))
 
     def _count_slot(self) -> int:
         """The slot of the next step that holds the number of its tasks."""

@@ -2,7 +2,7 @@
 
 Tasks that read the same dims form a group. Groups of equal forms are bound once for equal values of
 their dims: layers that are alike, and the products of a decoder for one more token, whose number of
-rows does not change while the text grows.
+rows does not change while the text grows. Native code looks bound groups up in a hash table.
 """
 
 from __future__ import annotations
@@ -10,33 +10,110 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.llvm.native.binding_records import (
-    OPERATIONS,
-    Deciding,
-    Found,
-    Summary,
-)
+from ftuner.codegen.llvm.native.binding_records import OPERATIONS, Deciding, Entry, Found, Summary
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
+from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.cpu.arrays import address_of
-from ftuner.runtime.cpu.decision_table import DecisionTable
 from ftuner.runtime.cpu.kernels import NativeRuntime
 from ftuner.runtime.cpu.products import Ready
 from ftuner.runtime.cpu.record_layout import RecordLayout
-from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, Unless
-from ftuner.runtime.shapes.evaluation import DimValues, Layouts
+from ftuner.runtime.cpu.tasks import Condition, Field, PlanKey, Task, nothing_to_do
+from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.instructions import Instructions
 from ftuner.runtime.shapes.layout import Areas
 
 MAX_GROUPS = 4096
 """Bound groups that a graph keeps apart from those of its programs. Derived: those of a network of
 60 groups for 70 shapes. One is some 1 KiB, of tasks that are alike 4 KiB."""
+KEPT = 256
+"""Decisions that are kept where a table is full. Derived: those of four shapes of most networks,
+which are copied in less than a millisecond."""
+BLOCK_WORDS = 8192
+"""Words of a block of entries. They are side by side: each of scattered ones would be on a page of
+its own, whose address is translated anew."""
 
 Plans = tuple[Ready, ...]
+
+
+class _Entries:
+    """The entries of a table. What a look-up finds is valid as long as these are kept."""
+
+    def __init__(self, places: int) -> None:
+        self.entries: list[memoryview] = []
+        self.owners: list[Any] = [()]
+        self.places = array("q", bytes(SLOT_BYTES * (1 + places)))
+        self.places[0] = places - 1
+        self.address = self.places.buffer_info()[0]
+        self._left = 0
+        """Words of the last block that are left."""
+
+    def add(self, words: array[int] | memoryview, owner: Any) -> None:
+        size = len(words)
+        if size > self._left:
+            block = array("q", bytes(SLOT_BYTES * max(size, BLOCK_WORDS)))
+            self._block, self._begin = memoryview(block), block.buffer_info()[0]
+            self._left = len(block)
+        first = len(self._block) - self._left
+        self._left -= size
+        entry = self._block[first : first + size]
+        entry[:] = words
+        # Most tasks have no plans that are to be kept.
+        entry[Entry.OWNER] = len(self.owners) if owner else 0
+        if owner:
+            self.owners.append(owner)
+        self.entries.append(entry)
+        last = self.places[0]
+        at = entry[Entry.DIGEST] & last
+        while self.places[1 + at]:
+            at = at + 1 & last
+        # Last: native code may look it up at once.
+        self.places[1 + at] = self._begin + first * SLOT_BYTES
+
+
+class DecisionTable:
+    """Keeps decisions with what owns their plans. Safe to use from several threads."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: on the number of decisions. Where it is reached, those that look-ups have found
+        again since it was reached before are kept, up to `KEPT` of them."""
+        self._limit, self._lock = limit, fork_safe_lock()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        # At least half of the places are free.
+        self.now = self._empty()
+
+    def _empty(self) -> _Entries:
+        return _Entries(1 << (2 * self._limit - 1).bit_length())
+
+    def __len__(self) -> int:
+        return len(self.now.entries)
+
+    def add(
+        self, digest: int, key: array[int], holds: int, summary: Iterable[int],
+        words: Iterable[int], owner: Any,
+    ) -> None:  # fmt: skip
+        """Keep a decision: an `Entry` with its words, and its owner."""
+        entry = array("q", (digest, len(key), 0, 0, holds, *summary, *key, *words))
+        with self._lock:
+            now = self.now
+            if len(now.entries) >= self._limit:
+                # Copies: another thread may have found the others.
+                used = [x for x in now.entries if x[Entry.USES] > 1]
+                used = sorted(used, key=itemgetter(Entry.USES))[-KEPT:]
+                before, now = now, self._empty()
+                for known in used:
+                    now.add(known, before.owners[known[Entry.OWNER]])
+                    now.entries[-1][Entry.USES] = 0
+                self.now = now
+            now.add(entry, owner)
 
 
 class _Group(NamedTuple):
@@ -48,8 +125,8 @@ class _Group(NamedTuple):
     """Of one of its tasks."""
     condition: Condition | None
     """Under which its tasks have nothing to do, if there is one."""
-    tasks: tuple[Task, ...]
-    """One of each form."""
+    tasks: tuple[tuple[Task, int], ...]
+    """One of each form, and how many values it has."""
 
 
 class TaskGroups:
@@ -61,8 +138,8 @@ class TaskGroups:
     ) -> None:  # fmt: skip
         """`dims`: the instructions of all dims, which are complete."""
         self._layouts, self._hardware, self._find = records.layouts, hardware, runtime.find
-        self._tasks = list(records.tasks)
-        self._groups, members = _grouped(self._tasks, records.layouts)
+        self._tasks = [task for task, _ in records.tasks]
+        self._groups, members = _grouped(records)
         found = dict.fromkeys(g.condition for g in self._groups if g.condition is not None)
         self._conditions = tuple(found)
         numbers = {member: number for number, member in enumerate(sorted(set(members)))}
@@ -227,15 +304,20 @@ class TaskGroups:
                 holds = self._conditions[number].holds(values, workers, self._hardware)
                 self._known.add(digest, key, int(holds), (0,) * Summary.SIZE, (), None)
             else:
-                group = self._groups[number - conditions]
-                self._known.add(digest, key, 0, *self._bound(group, values, workers))
+                group, idle = self._groups[number - conditions], bool(key[1] & 1)
+                self._known.add(digest, key, 0, *self._bound(group, values, workers, idle))
 
     def _bound(
-        self, group: _Group, values: DimValues, workers: int
+        self, group: _Group, values: DimValues, workers: int, idle: bool
     ) -> tuple[tuple[int, ...], Iterable[int], Plans]:
         """The `Summary` of a group, the shares, values and variants of its tasks, and the plans
-        that these point to."""
-        bound = [task.bind(values, self._layouts, workers, self._hardware) for task in group.tasks]
+        that these point to. `idle`: whether its condition holds."""
+        bound = [
+            nothing_to_do(workers, length)
+            if idle
+            else task.bind(values, self._layouts, workers, self._hardware)
+            for task, length in group.tasks
+        ]
         plans = tuple([task.plan for task in bound if task.plan is not None])
         words = [word for task in bound for word in (task.workers, task.chunks, task.together)]
         words += chain.from_iterable((task.tasks, *task.values) for task in bound)
@@ -249,31 +331,25 @@ class TaskGroups:
         return summary, words, plans
 
 
-def _grouped(tasks: Sequence[Task], layouts: Layouts) -> tuple[list[_Group], list[tuple[int, int]]]:
-    """The groups of some tasks, and for each task the number of its group and its place in it."""
-    together: dict[object, dict[object, Task]] = {}
+def _grouped(records: RecordLayout) -> tuple[list[_Group], list[tuple[int, int]]]:
+    """The groups of all tasks, and for each task the number of its group and its place in it."""
+    together: dict[tuple[object, Condition | None], dict[object, tuple[Task, int]]] = {}
     read: dict[object, PlanKey] = {}
-    places: list[tuple[object, object]] = []
-    for task in tasks:
-        alike = task.plan_key(layouts)
-        key: object = (alike[1:], _condition_of(task))
+    places = []
+    for (task, condition), length in zip(records.tasks, records.task_lengths, strict=True):
+        alike = task.plan_key(records.layouts)
+        key: tuple[object, Condition | None] = (alike[1:], condition)
         read[key] = alike
-        together.setdefault(key, {}).setdefault(alike.form, task)
+        together.setdefault(key, {}).setdefault(alike.form, (task, length))
         places.append((key, alike.form))
     forms: dict[tuple[object, ...], int] = {}
     groups = []
     for key, members in together.items():
-        conditional = _condition_of(next(iter(members.values()))) is not None
-        number = forms.setdefault((*members, conditional), len(forms))
-        own = tuple(members.values())
-        groups.append(_Group(number, read[key], _condition_of(own[0]), own))
+        number = forms.setdefault((*members, key[1] is not None), len(forms))
+        groups.append(_Group(number, read[key], key[1], tuple(members.values())))
     numbers = {
         (key, form): (group, place)
         for group, (key, members) in enumerate(together.items())
         for place, form in enumerate(members)
     }
     return groups, [numbers[place] for place in places]
-
-
-def _condition_of(task: Task) -> Condition | None:
-    return task.condition if isinstance(task, Unless) else None

@@ -103,35 +103,6 @@ class Condition(ABC):
 
 
 @dataclass(frozen=True)
-class Unless(Task):
-    """A task where no other step does its work."""
-
-    task: Task
-    condition: Condition
-    slots: int
-    """Slots that the step has reserved for its task."""
-
-    def bind(
-        self, values: DimValues, layouts: Layouts, workers: int, hardware: CpuHardware
-    ) -> BoundTask:
-        if self.condition.holds(values, workers, hardware):
-            return nothing_to_do(workers, self.slots)
-        return self.task.bind(values, layouts, workers, hardware)
-
-    def plan_key(self, layouts: Layouts) -> PlanKey:
-        """Of the task: whether the condition holds decides, too."""
-        return self.task.plan_key(layouts)
-
-    def fields(self, layouts: Layouts, variant: int) -> tuple[Field, ...]:
-        # Where there is nothing to do nothing reads them.
-        return self.task.fields(layouts, variant)
-
-    @property
-    def plan_ranges(self) -> Callable[[tuple[int, ...], int], PlannedRanges] | None:
-        return self.task.plan_ranges
-
-
-@dataclass(frozen=True)
 class EqualTasks(Task):
     """As many tasks of equal duration as a dim says."""
 

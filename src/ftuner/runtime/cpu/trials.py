@@ -137,7 +137,8 @@ class Pace:
 
     def __init__(self, reference: Trial) -> None:
         self._reference = reference
-        self._best_s = min(reference.burst(_PACE_CALLS) for _ in range(_PACE_ROUNDS))
+        self.seconds = min(reference.burst(_PACE_CALLS) for _ in range(_PACE_ROUNDS))
+        """The shortest time of the reference so far."""
         self.bursts = 0
         self.slow = 0
         """Bursts of which the pace was slow, of all `bursts`."""
@@ -147,17 +148,12 @@ class Pace:
         """Share of the bursts of trials beside which the pace was slow."""
         return self.slow / max(self.bursts, 1)
 
-    @property
-    def seconds(self) -> float:
-        """The shortest time of the reference so far."""
-        return self._best_s
-
     def slowdown(self) -> float:
         """The time of the reference now, over the shortest so far."""
         self._reference.burst(1)
         now = self._reference.burst(_PACE_CALLS)
-        self._best_s = min(self._best_s, now)
-        return now / self._best_s
+        self.seconds = min(self.seconds, now)
+        return now / self.seconds
 
 
 def timed(
@@ -185,7 +181,7 @@ def timed(
             trial.burst(1)
             seconds = trial.burst(trial.calls)
             after = 1.0 if pace is None else pace.slowdown()
-            samples[number].append(_Sample(max(before, after), seconds))
+            samples[number].append((max(before, after), seconds))
             if pace is not None:
                 pace.bursts += 1
                 pace.slow += max(before, after) > _SLOW
@@ -193,17 +189,16 @@ def timed(
     raise AssertionError
 
 
-class _Sample(NamedTuple):
-    slowdown: float
-    seconds: float
+_Sample = tuple[float, float]
+"""A slowdown, and the seconds of a call beside it."""
 
 
 def _timing(samples: Sequence[_Sample]) -> Timing:
     """The timing of the rounds of one trial, of which there are at least two."""
-    steady = [s.seconds for s in samples if s.slowdown <= _SLOW]
+    steady = [seconds for slowdown, seconds in samples if slowdown <= _SLOW]
     if len(steady) < _LEAST_STEADY:
         most = max(len(samples) // 2, 2)
-        steady = [s.seconds for s in sorted(samples)[:most]]
+        steady = [seconds for _, seconds in sorted(samples)[:most]]
     first = _quartile(steady)
     halves = _quartile(steady[::2]), _quartile(steady[1::2])
     return Timing(first, abs(halves[0] - halves[1]) / first, len(steady))

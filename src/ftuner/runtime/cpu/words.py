@@ -37,25 +37,26 @@ def evaluation(node: Node, reference: Evaluation, find: FindWords) -> Evaluation
     if words is None:
         return None
     if node.op == "translated":
-        return _Translation(words, reference, find)
-    classes, most = byte_classes(attributes["pattern"])
-    if not most or attributes["marks"] or attributes["separators"]:
+        return _Translation(node, reference, find)
+    cut = byte_classes(attributes["pattern"])
+    if not cut[1] or attributes["marks"] or attributes["separators"]:
         return None
-    return _Cutting(words, reference, find, classes, most, node)
+    return _Cutting(node, reference, find, cut)
 
 
 class _Look:
     """Looks up words of strings."""
 
     def __init__(
-        self, words: Words, reference: Evaluation, find: FindWords, classes: bytes = b"",
-        least: int = 0, most: int = 0,
-    ) -> None:  # fmt: skip
-        self._words, self._values = words, words.values
+        self, node: Node, reference: Evaluation, find: FindWords, cut: tuple[bytes, int] = (b"", 0)
+    ) -> None:
+        """`cut`: what `byte_classes` gives for the pattern of words within a text."""
+        classes, self._most = cut
+        words: Words = node.attributes["words"]
+        self._attributes, self._words, self._values = node.attributes, words, words.values
         self._reference, self._find = reference, find
         self._are_places = words.values.dtype != np.int64
         self._classes = ctypes.create_string_buffer(classes) if classes else None
-        self._least, self._most = least, most
         self._lock = fork_safe_lock()
         self._address = 0
         """Of the table of words, which the first call that looks words up makes."""
@@ -69,9 +70,9 @@ class _Look:
                 self._entries, self._texts = entries, texts = _entries(self._words.words, values)
                 self._table = np.array(
                     [
-                        _UTF8, ctypes.addressof(self._classes) if self._classes else 0, self._least,
-                        self._most, len(entries) - 1, address_of(entries), address_of(texts),
-                        int(values[-1]),
+                        _UTF8, ctypes.addressof(self._classes) if self._classes else 0,
+                        self._attributes.get("least", 0), self._most, len(entries) - 1,
+                        address_of(entries), address_of(texts), int(values[-1]),
                     ],
                     np.int64,
                 )  # fmt: skip
@@ -111,24 +112,19 @@ class _Translation(_Look):
 class _Cutting(_Look):
     """`tokens` that are runs of a class of characters, and are looked up."""
 
-    def __init__(
-        self, words: Words, reference: Evaluation, find: FindWords, classes: bytes, most: int,
-        node: Node,
-    ) -> None:  # fmt: skip
-        super().__init__(words, reference, find, classes, node.attributes["least"], most)
-        self._of_text, self._of_all = FIRST_WORDS, MOST_FIRST_WORDS
-        """Words to expect of each text, and at most of all."""
-        self._normaliser, self._padding = node.attributes["normaliser"], node.attributes["pad"]
+    _of_text, _of_all = FIRST_WORDS, MOST_FIRST_WORDS
+    """Words to expect of each text, and at most of all."""
 
     @cached_attribute
     def _pad(self) -> Any:
-        return self._words.value(self._padding)
+        return self._words.value(self._attributes["pad"])
 
     def __call__(self, operands: Sequence[Array]) -> list[Array]:
         (x,) = operands
         count, shape, items = x.size, x.shape, id(x) + DATA_WORD
-        if self._normaliser is not None:
-            texts = normalised(x.ravel().tolist(), *self._normaliser)
+        normaliser = self._attributes["normaliser"]
+        if normaliser is not None:
+            texts = normalised(x.ravel().tolist(), *normaliser)
             count = len(texts)
             shape, items = (count,), id(texts) + LIST_WORD
         expected = min(self._of_text * count, self._of_all) + MORE_WORDS

@@ -19,23 +19,29 @@ import mmap
 import os
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
 from ftuner.errors import ConfigurationError, MissingFileError, ParseError, SavedModelError
 from ftuner.runtime.cache import MODEL_MAGIC
 
+D = TypeVar("D")
 FORMAT = 1
 """Changes when files of the earlier format cannot be read any more."""
 SUFFIX = ".ftuner"
 CHUNK_BYTES = 1 << 20
 MAX_SECTIONS = 1 << 20
 MAX_DOCUMENT_BYTES = 1 << 28
+MALFORMED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What is raised by code that reads values of wrong types."""
 SLACK_BYTES = 256
 """After each section: as much as kernels may read beyond what they use."""
 _HEADER = struct.Struct("<14sHQQ")
@@ -177,7 +183,7 @@ def _checked(data: memoryview, threads: int) -> Opened:
         document = json.loads(bytes(encoded))
         table, chunks, content = document["sections"], document["chunks"], document["content"]
         sections = [(int(at), int(size)) for at, size in table]
-    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise ParseError(f"its document is malformed: {error}") from error
     rest = data[first:]
     if len(sections) > MAX_SECTIONS or any(
@@ -200,16 +206,12 @@ def _encoded(document: Any) -> bytes:
 
 
 def _digests(file: BinaryIO, first: int, size: int) -> list[str]:
-    if not size:
-        return []
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     with memoryview(mapped) as view, view[first : first + size] as rest:
         return _chunk_digests(rest, os.cpu_count() or 1)
 
 
 def _chunk_digests(data: memoryview, threads: int) -> list[str]:
-    places = range(0, len(data), CHUNK_BYTES)
-
     def digest(at: int) -> str:
         """Of the sums of the chunk's rows and columns: five times as fast as of its bytes."""
         chunk = data[at : at + CHUNK_BYTES]
@@ -220,6 +222,11 @@ def _chunk_digests(data: memoryview, threads: int) -> list[str]:
             found.update(np.add.reduce(words, axis=axis, dtype=np.uint64))
         return found.hexdigest()[: 2 * _DIGEST_BYTES]
 
+    return by_threads(digest, range(0, len(data), CHUNK_BYTES), threads)
+
+
+def by_threads(digest: Callable[[int], D], places: range, threads: int) -> list[D]:
+    """The digest of each place, computed by several threads if there are several places."""
     workers = min(threads, len(places))
     if workers < 2:
         return [digest(at) for at in places]

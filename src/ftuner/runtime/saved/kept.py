@@ -7,8 +7,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -93,8 +92,11 @@ class Place:
         def read(file: BinaryIO) -> Found | None:
             try:
                 content, sections = container.read_open(file.fileno(), self.backend.cores)
-                states = self._states(content["files"])
-                if states is None:
+                try:
+                    states = self._states(content["files"])
+                    if self._digests(states) != content["files"]:
+                        return None
+                except OSError:
                     return None
                 header = cache(partial(models.value_of, content["header"], sections))
                 known = Read(header, bool(content["repeated"]), states)
@@ -104,13 +106,13 @@ class Place:
                 except OSError as error:  # Of the model's files: the entry is as it was.
                     _LOG.info("%s: %s", self.path, error)
                     return None
-                except (ParseError, *models.MALFORMED):
+                except (ParseError, *container.MALFORMED):
                     if self.is_unchanged(known):
                         raise
                     return None
                 code = self.backend.kernels.add(models.image_of(content, sections))
                 return Found(graph, code, known, data)
-            except models.MALFORMED as error:
+            except container.MALFORMED as error:
                 raise ParseError(f"{type(error).__name__}: {error}") from error
 
         found = self.backend.cache.read_file(MODELS, self.key, read)
@@ -136,7 +138,7 @@ class Place:
             image = kernels.kept_image(bundles)
             if image is None:
                 return
-            files = {location: self._digest(self._outside(location)) for location in read.files}
+            files = self._digests(read.files)
             # Graphs of one model may share weights, which are written once.
             largest = max(x.weights_bytes for x in model.all_executables())
             for makes in (False, True) if largest <= most else (True,):
@@ -147,11 +149,10 @@ class Place:
                 size = sum(view.nbytes for view in sections.views)
                 if size <= most:
                     break
-            changed = not self.is_unchanged(read)
+            if not self.is_unchanged(read):
+                return
         except (FTunerError, OSError, MemoryError, RecursionError) as error:
             _LOG.info("%s is not kept in the cache: %r", self.path, error)
-            return
-        if changed:
             return
         content = {
             "header": header, "repeated": read.repeated, "files": files, "entries": entries,
@@ -168,20 +169,16 @@ class Place:
 
     def expect_same(self) -> None:
         """Raises GraphError if the file has changed. Reading says if it is gone."""
-        if os.path.isfile(self.path) and self._digest(self.path) != self.content:
+        path, cores = self.path, self.backend.cores
+        if os.path.isfile(path) and digest_of(path, cores) != self.content:
             raise GraphError("the model's file has changed since it was loaded")
 
     def is_unchanged(self, read: Read) -> bool:
         """Whether the files are as they were before they were read."""
         try:
-            paths = {location: self._outside(location) for location in read.files}
-            states = {location: state_of(path) for location, path in paths.items()}
-            return state_of(self.path) == self.state and states == read.files
+            return state_of(self.path) == self.state and self._states(read.files) == read.files
         except OSError:
             return False
-
-    def _digest(self, path: str | Path) -> str:
-        return digest_of(path, self.backend.cores)
 
     def _outside(self, location: str) -> Path:
         """The path of data outside the file. Raises FileNotFoundError if there is none."""
@@ -191,15 +188,13 @@ class Place:
             raise FileNotFoundError(f"no file {location!r} beside {path}")
         return found
 
-    def _states(self, digests: Mapping[str, str]) -> dict[str, FileState] | None:
-        """The states of data outside the file, if it has these digests."""
-        try:
-            paths = {location: self._outside(location) for location in digests}
-            states = {location: state_of(path) for location, path in paths.items()}
-            same = all(self._digest(paths[location]) == x for location, x in digests.items())
-        except OSError:
-            return None
-        return states if same else None
+    def _states(self, locations: Iterable[str]) -> dict[str, FileState]:
+        """The states of data outside the file. Raises OSError."""
+        return {location: state_of(self._outside(location)) for location in locations}
+
+    def _digests(self, locations: Iterable[str]) -> dict[str, str]:
+        """The digests of data outside the file. Raises OSError."""
+        return {x: digest_of(self._outside(x), self.backend.cores) for x in locations}
 
 
 def place_of(path: str, request: Request, backend: Backend, given: object) -> Place | None:
@@ -272,10 +267,4 @@ def digest_of(path: str | Path, threads: int) -> str:
                 left -= count
         return found.digest()
 
-    workers = min(threads, len(chunks))
-    if workers < 2:
-        found = [digest(at) for at in chunks]
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            found = list(pool.map(digest, chunks))
-    return hashlib.sha256(b"".join(found)).hexdigest()
+    return hashlib.sha256(b"".join(container.by_threads(digest, chunks, threads))).hexdigest()

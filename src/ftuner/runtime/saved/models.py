@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -48,14 +48,16 @@ from ftuner.runtime.cache import Cache
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.backend import CpuBackend, default_backend
 from ftuner.runtime.cpu.executable import CompiledGraph
-from ftuner.runtime.cpu.kernels import Kernels, NativeRuntime
+from ftuner.runtime.cpu.kernels import Kernels
 from ftuner.runtime.cpu.memory import long_lived
 from ftuner.runtime.cpu.session import ISA_VARIABLE
 from ftuner.runtime.model import Model
 from ftuner.runtime.saved import container, values
 from ftuner.runtime.shown_progress import Progress
 from ftuner.runtime.specialization import SavedSpecialization, SpecializedModel
-from ftuner.ukernels.cpu.library import Family, LibraryName
+
+if TYPE_CHECKING:
+    from ftuner.runtime.cpu.compilation import Object
 
 _USED_FLAGS = (
     "abm", "adx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe", "pni", "popcnt",
@@ -115,24 +117,14 @@ class SavedKernels(Kernels):
     def __init__(self, hardware: CpuHardware, isa: str, cache: Cache) -> None:
         super().__init__(hardware, isa, cache)
         self._files: list[Image] = []
-        self._code = LoadedObject((), ())
-        """All that is loaded."""
 
     def add(self, image: Image) -> LoadedObject:
-        """Load the code of a file, unless other files have all of it; returns all that is loaded.
-
-        Raises:
-            ObjectFileError: it is damaged.
-        """
         names = image.entries.keys()
         with self._lock:
-            if not names <= self._code.addresses.keys():
-                self._code.add(LoadedObject.of_image(image))
+            found = super().add(image)
             if not any(names <= known.entries.keys() for known in self._files):
                 self._files.append(image)
-            if self._runtime is None:
-                self._runtime = NativeRuntime(self._code)
-        return self._code
+        return found
 
     def image(self, bundles: Sequence[Bundle]) -> Image:
         """The smallest of the files' images that has the bundles."""
@@ -140,19 +132,11 @@ class SavedKernels(Kernels):
         found = [image for image in self._files if names <= image.entries.keys()]
         return min(found, key=lambda image: len(image.data))
 
-    def prepare(
-        self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle],
-        progress: Progress | None = None,
-    ) -> None:  # fmt: skip
-        """Everything is there."""
-
-    def _compile(self, bundles: list[Bundle], progress: Progress | None) -> LoadedObject:
-        missing = [name for b in bundles for name in b.symbols if name not in self._code.addresses]
-        if missing:
-            raise SavedModelError(
-                f"the file lacks the machine code of {', '.join(missing)}; save the model again"
-            )
-        return self._code
+    def _compiled_objects(
+        self, bundles: Sequence[Bundle], progress: Progress | None
+    ) -> dict[Bundle, Object]:
+        names = ", ".join(symbol for bundle in bundles for symbol in bundle.symbols)
+        raise SavedModelError(f"the file lacks the machine code of {names}; save the model again")
 
 
 class SavedBackend(CpuBackend):
@@ -195,11 +179,6 @@ def backend_for(document: Any, isa: str, image: Image) -> tuple[CpuBackend, Load
 
 _LOG = logging.getLogger(__name__)
 _COMPILER = "llvmlite"
-MALFORMED = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, SyntaxError,
-    TypeError, ValueError,
-)  # fmt: skip
-"""What is raised by code that reads values of wrong types."""
 
 
 class Saved(NamedTuple):
@@ -357,12 +336,12 @@ def read(path: str | os.PathLike[str], isa: str | None = None) -> Saved:
         return Saved(graph, backend, code, bool(body["append_in_place"]))
     except (ConfigurationError, SavedModelError):
         raise
-    except (DatasetError, ParseError, *MALFORMED) as error:
+    except (DatasetError, ParseError, *container.MALFORMED) as error:
         raise ParseError(f"{path} is malformed: {error}") from error
 
 
 def image_of(body: Any, sections: Sequence[memoryview]) -> Image:
-    """The machine code of a body. Raises what `MALFORMED` lists."""
+    """The machine code of a body. Raises what `container.MALFORMED` lists."""
     return Image(**{**body["code"], "data": _section(sections, body["code"]["data"])})
 
 
@@ -370,7 +349,7 @@ def graph_of(
     body: Any, sections: Sequence[memoryview], files: Files | None = None
 ) -> SplitGraph | SavedSpecialization:
     """The steps of a body, with its weights. `files`: of which it makes some, and which is kept
-    until these are packed. Raises ParseError, and what `MALFORMED` lists."""
+    until these are packed. Raises ParseError, and what `container.MALFORMED` lists."""
     made: dict[int, Array] = {}
     if files is not None:
         made = {number: _made_again(number, sections, files) for number in body["made"]}
@@ -396,7 +375,7 @@ def value_of(
     table: int, sections: Sequence[memoryview], made: Mapping[int, Array] = MappingProxyType({})
 ) -> Any:
     """The value of the table in a section. `made`: arrays of numbers that are made of files. Raises
-    ParseError, and what `MALFORMED` lists."""
+    ParseError, and what `container.MALFORMED` lists."""
 
     def array(number: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
         if number in made:

@@ -23,6 +23,7 @@ from ftuner.graph.buffers import hollow, is_hollow
 from ftuner.graph.ir import MAX_RANK, Array
 from ftuner.graph.schedules import SCHEDULES
 from ftuner.graph.splitting import PackedWeight
+from ftuner.runtime.saved.container import MALFORMED
 
 _MODULES = (
     "core.access", "core.attention_softmax", "core.dtype", "core.expr", "core.index_expr",
@@ -203,9 +204,6 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
             raise ValueError(f"an array of {shape} elements of {dtype}")
         return dtype, shape
 
-    def stored(parts: Sequence[Any], number: int) -> Array:
-        return array(number, *shaped(parts))
-
     makers: dict[str, _Made] = {
         "tuple": tuple,
         "list": list,
@@ -227,14 +225,10 @@ def read(entries: object, array: Callable[[int, np.dtype[Any], tuple[int, ...]],
             own = numbers.pop() if head == "array" else 0
             parts = [made[number] for number in numbers]
             if head == "array":
-                made.append(stored(parts, own))
+                made.append(array(own, *shaped(parts)))
                 continue
             maker = makers.get(head)
             made.append(_class_of(head)(*parts) if maker is None else maker(parts))
         return made[-1]
-    # What lists, numbers and constructors of classes raise for values of wrong types.
-    except (
-        ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError,
-        ValueError,
-    ) as error:  # fmt: skip
+    except MALFORMED as error:
         raise ParseError(f"entry {len(made)}: {type(error).__name__}: {error}") from error

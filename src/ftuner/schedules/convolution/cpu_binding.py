@@ -35,7 +35,7 @@ from ftuner.runtime.cpu.step_kind import (
     StepReport,
     no_cost,
 )
-from ftuner.runtime.cpu.tasks import Condition, PlanKey, Task, Unless
+from ftuner.runtime.cpu.tasks import Condition, PlanKey
 from ftuner.runtime.shapes.evaluation import DimValues
 from ftuner.runtime.shapes.layout import StridedArray
 from ftuner.schedules.convolution.step import ConvolutionStep
@@ -76,15 +76,15 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
     zeros: Array = field(kw_only=True)
     """What is read outside of x."""
 
-    def task(self, records: RecordLayout) -> Task:
-        step, task = self.step, super().task(records)
+    def unless(self, records: RecordLayout) -> Condition | None:
+        step = self.step
         if not step.faster:
-            return task
+            return None
         library = self.products.compiled.library
         choice = _choice_of(step, library.hardware, library.isa)
         rows, positions = step.window.extents
         deciding = choice.deciding(step.a.shape[0], rows, positions)
-        return Unless(task, _OtherIsFaster(choice, records.dims.numbers(deciding)), 1)
+        return _OtherIsFaster(choice, records.dims.numbers(deciding))
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
         step = self.step

@@ -49,7 +49,7 @@ from ftuner.runtime.cpu.step_kind import (
     strided,
     touched,
 )
-from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, nothing_to_do
+from ftuner.runtime.cpu.tasks import BoundTask, Condition, PlanKey, Task, nothing_to_do
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.product.step import ProductStep
@@ -163,7 +163,7 @@ class CompiledProduct(CompiledStep, Generic[P]):
                 records.address(call + slot, view.buffer, view.layout.offset)
         for i, limit in enumerate(lay_out_limits(records, epilogue, step_types(step).finished)):
             records.point(call + Call.OPERANDS + LIMITS + i, limit)
-        records.planned_tasks(self.task(records), (call + Call.PLAN,))
+        records.planned_tasks(self.task(records), (call + Call.PLAN,), self.unless(records))
         window = self.lay_out_window(records)
         if window is not None:
             records.point(call + Call.WINDOW, window)
@@ -186,6 +186,10 @@ class CompiledProduct(CompiledStep, Generic[P]):
 
     def lay_out_window(self, records: RecordLayout) -> int | None:
         """Lay out the window that A is read through, if there is one; returns its first slot."""
+        return None
+
+    def unless(self, records: RecordLayout) -> Condition | None:
+        """The condition under which another step does the work."""
         return None
 
     def task(self, records: RecordLayout) -> Task:

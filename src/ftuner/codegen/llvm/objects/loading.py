@@ -43,7 +43,6 @@ class LoadedObject:
             MemoryError: the system refuses memory, or refuses to make it executable.
         """
         self.addresses: dict[str, int] = {}
-        self._others: list[LoadedObject] = []
         if not objects:
             pass
         elif instruction_flush() is None:
@@ -64,11 +63,6 @@ class LoadedObject:
         found = cls((), ())
         found._place(image)
         return found
-
-    def add(self, other: LoadedObject) -> None:
-        """Take over the symbols that this one lacks, with their code."""
-        self._others.append(other)
-        self.addresses = {**other.addresses, **self.addresses}
 
     def _let_llvm_place(self, objects: Sequence[bytes], symbols: Sequence[str]) -> None:
         """Load objects with LLVM's own loader."""

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
@@ -21,7 +21,7 @@ from ftuner.hardware.tuning import CpuTuning
 from ftuner.planner.cpu.plan import Choice, Grid
 from ftuner.planner.cpu.planner import panel_problem
 from ftuner.runtime.cpu.calibration.intakes import fit_code, fit_intakes
-from ftuner.runtime.cpu.calibration.stand import Found, Stand, between, stand_families
+from ftuner.runtime.cpu.calibration.stand import Found, Stand, believed, stand_families
 from ftuner.runtime.cpu.calibration.steps import fit_steps
 from ftuner.runtime.cpu.calibration.tiles import fit_crowding, fit_packing, fit_tiles
 from ftuner.runtime.cpu.kernels import Kernels
@@ -67,10 +67,8 @@ def fit_chunks(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     )
     shares, chunks = stand.timed([whole, chunked], _ROUNDS)
     cost = (chunks.seconds - shares.seconds) / (panels / workers - 1)
-    least, most = (tuning.chunk_s / 8, tuning.chunk_s * 8)
     error = max(shares.spread, chunks.spread) * shares.seconds / max(abs(cost) * panels, 1e-9)
-    seconds = between(min(max(cost / CHUNK_COST, least), most), tuning.chunk_s, error)
-    return {"chunk_s": Fitted(seconds, error)}
+    return {"chunk_s": Fitted(believed(cost / CHUNK_COST, tuning.chunk_s, error), error)}
 
 
 def _product(stand: Stand, workers: int, used: int) -> Trial:
@@ -88,25 +86,18 @@ _LOG = logging.getLogger(__name__)
 _FITTED = "fitted"
 
 
-class Fit(NamedTuple):
-    """One row of the calibration."""
-
-    name: str
-    fit: Callable[[Stand, CpuTuning], Found]
-    share: float
-    """Of the time."""
-
-
-FITS = (
-    Fit("tiles", fit_tiles, 0.15),
-    Fit("crowding", fit_crowding, 0.03),
-    Fit("packing", fit_packing, 0.05),
-    Fit("threads", fit_threads, 0.05),
-    Fit("chunks", fit_chunks, 0.05),
-    Fit("code", fit_code, 0.2),
-    Fit("intakes", fit_intakes, 0.55),
+Fit = tuple[Callable[[Stand, CpuTuning], Found], float]
+"""One row of the calibration: a fit, and its share of the time."""
+FITS: tuple[Fit, ...] = (
+    (fit_tiles, 0.15),
+    (fit_crowding, 0.03),
+    (fit_packing, 0.05),
+    (fit_threads, 0.05),
+    (fit_chunks, 0.05),
+    (fit_code, 0.2),
+    (fit_intakes, 0.55),
 )
-STEP_FITS = (Fit("steps", fit_steps, 0.2),)
+STEP_FITS: tuple[Fit, ...] = ((fit_steps, 0.2),)
 """Those that compile kernels of their own, for a calibration that may take longer."""
 
 
@@ -127,15 +118,15 @@ def calibrate(
     before = tuning = kernels.hardware.tuning
     stand = Stand(products, began + budget_s, session)
     found: dict[str, Fitted] = {}
-    left = sum(fit.share for fit in fits)
-    for done, fit in enumerate(fits):
+    left = sum(share for _, share in fits)
+    for done, (fit, share) in enumerate(fits):
         if progress is not None:
             progress("calibrate", done, len(fits))
         now = time.perf_counter()
-        stand.deadline = now + max(began + budget_s - now, 0.0) * fit.share / left
-        left -= fit.share
-        some = fit.fit(stand, tuning)
-        _LOG.info("calibrated %s in %.3f s", fit.name, time.perf_counter() - now)
+        stand.deadline = now + max(began + budget_s - now, 0.0) * share / left
+        left -= share
+        some = fit(stand, tuning)
+        _LOG.info("%s took %.3f s", fit.__name__, time.perf_counter() - now)
         found.update(some)
         values: dict[str, Any] = {name: fitted.value for name, fitted in some.items()}
         tuning = replace(tuning, **values)

@@ -8,11 +8,12 @@ overlap.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
+
+import numpy as np
 
 from ftuner.cost.cpu.tile import (
     LOW,
@@ -34,6 +35,7 @@ from ftuner.runtime.cpu.calibration.stand import (
     between,
     closest,
     geometric,
+    mean_logarithms,
     preferred,
 )
 from ftuner.runtime.cpu.trials import Timing, Weights
@@ -130,14 +132,12 @@ def _way(
         readings.append(usual)
 
     def losses(ways: Sequence[Reading], rounds: int, part: float) -> tuple[_Losses, float]:
-        timings = [_timings(stand, kind, place, ways, rounds, part) for place in places]
-        scores = [_scores(some) for some in timings]
-        least = [min(some.values()) for some in scores]
-        noise = max(t.spread for some in timings for ts in some.values() for t in ts)
-        return {
-            way: max(some[way] - low for some, low in zip(scores, least, strict=True))
-            for way in ways
-        }, noise
+        pairs = list(product(ways, kind.covers))
+        timings = [_timed(stand, place, pairs, rounds, part) for place in places]
+        scores = np.array([mean_logarithms(some, len(ways)) for some in timings])
+        lost = (scores - scores.min(axis=1, keepdims=True)).max(axis=0)
+        noise = max(t.spread for some in timings for t in some)
+        return dict(zip(ways, lost.tolist(), strict=True)), noise
 
     found, _ = losses(readings, _FIRST_ROUNDS, 0.0)
     finalists = sorted(readings, key=found.__getitem__)[:_FINALISTS]
@@ -175,17 +175,6 @@ def _fit(
     return Fitted(intake, error)
 
 
-def _timings(
-    stand: Stand, kind: _Kind, place: _Place, readings: Sequence[Reading], rounds: int, part: float
-) -> dict[Reading, list[Timing]]:
-    """Of each way of reading, the times of all covers of a kind."""
-    pairs = list(product(readings, kind.covers))
-    found: dict[Reading, list[Timing]] = {way: [] for way in readings}
-    for (way, _), timing in zip(pairs, _timed(stand, place, pairs, rounds, part), strict=True):
-        found[way].append(timing)
-    return found
-
-
 def _timed(
     stand: Stand, place: _Place, covers: Sequence[tuple[Reading, Segments]], rounds: int,
     part: float,
@@ -193,11 +182,6 @@ def _timed(
     """The times of covers, each read in some way, in the same rounds."""
     trials = [stand.trial(c, place.weights, way, workers=place.workers) for way, c in covers]
     return stand.timed(trials, rounds, part)
-
-
-def _scores(timings: dict[Reading, list[Timing]]) -> dict[Reading, float]:
-    """The mean logarithm of the times of each."""
-    return {way: sum(math.log(t.seconds) for t in ts) / len(ts) for way, ts in timings.items()}
 
 
 _ROUNDS = 12
@@ -242,10 +226,7 @@ def fit_code(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
             for cover in covers
         ]
         timings = stand.timed(trials, _ROUNDS, 1.0 / (len(_CONTESTS) - number))
-        scores: dict[int, float] = {}
-        for place, value in enumerate(values):
-            some = timings[place * len(covers) : (place + 1) * len(covers)]
-            scores[value] = sum(math.log(t.seconds) for t in some) / len(some)
+        scores = dict(zip(values, mean_logarithms(timings, len(values)), strict=True))
         noise = max(t.spread for t in timings)
         found[contest.field] = Fitted(preferred(scores, prior, noise), noise)
     return found

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ftuner.core.cpu.tile import PACKED, ROW, RegisterTile
 from ftuner.cost.cpu.tile import AT_HAND, Reading, overlapped, step_cycles, tile_cycles
 from ftuner.cost.step import rate_bytes_per_s
@@ -32,14 +34,6 @@ def geometric(least: float, most: float, steps: int) -> list[float]:
     return [least * (most / least) ** (i / (steps - 1)) for i in range(steps)]
 
 
-def line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
-    """Where the line of least squares through some points begins, and its slope."""
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - mean_x) ** 2 for x in xs)
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
-    return mean_y - slope * mean_x, slope
-
-
 def closest(
     candidates: Iterable[tuple[float, ...]], modelled: Callable[..., Sequence[float]],
     measured: Sequence[float], prior: tuple[float, ...], weight: float,
@@ -57,6 +51,13 @@ def closest(
     return found, loss(found)[1]
 
 
+def mean_logarithms(timings: Sequence[Timing], count: int) -> list[float]:
+    """Of the seconds of each of `count` equal parts of some timings."""
+    logarithms = np.log([timing.seconds for timing in timings]).reshape(count, -1)
+    found: list[float] = logarithms.mean(axis=1).tolist()
+    return found
+
+
 def preferred(scores: Mapping[Any, float], prior: object, noise: float) -> Any:
     """The key of the lowest score, a mean of logarithms of times; the prior unless that gains
     `LEAST_GAIN`, and more than the noise."""
@@ -70,6 +71,11 @@ def between(value: float, prior: float, error: float) -> float:
     """A value that was found with some relative error, nearer to its prior the larger that is."""
     sure = confidence(error)
     return float(prior ** (1.0 - sure) * value**sure)
+
+
+def believed(value: float, prior: float, error: float) -> float:
+    """The same of a value within a factor of eight of its prior."""
+    return between(min(max(value, prior / 8), prior * 8), prior, error)
 
 
 Segments = tuple[tuple[int, int], ...]
@@ -120,9 +126,6 @@ class Stand:
 
     def tile(self, mr: int) -> RegisterTile:
         return self.family.by_height[mr].tile
-
-    def level(self, name: str) -> MemoryLevel:
-        return next(level for level in self.hardware.levels if level.name == name)
 
     def weights(self, level: MemoryLevel) -> Weights:
         """A weight of whole panels that comes from a level."""

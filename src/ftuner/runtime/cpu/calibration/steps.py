@@ -85,33 +85,22 @@ def running(graph: Graph, backend: Any, x: Array) -> Run:
     return lambda: model.run({name: x})
 
 
-class _Convolution(NamedTuple):
-    """By windows of 3 x 3, of which Winograd's products are faster on any machine."""
+class _Convolutions(NamedTuple):
+    """One by windows of 3 x 3, of which Winograd's products are faster on any machine; or with
+    `inner` channels an inverted residual: a product, a depthwise convolution, a product."""
 
     channels: int
     extent: int
+    inner: int = 0
 
     def make(self, backend: Any) -> Run:
+        channels, extent, inner = self
         b = Builder()
-        x = _picture(b, self.channels)
-        graph = b.graph([x], [("y", _convolved(b, x, 3, self.channels))])
-        return running(graph, backend, _ones(1, self.extent, self.extent, self.channels))
-
-
-class _Chain(NamedTuple):
-    """An inverted residual: a product, a depthwise convolution, a product."""
-
-    channels: int
-    inner: int
-    extent: int
-
-    def make(self, backend: Any) -> Run:
-        b = Builder()
-        x = _picture(b, self.channels)
-        y = _convolved(b, x, 1, self.inner)
-        y = _convolved(b, y, 3, self.inner, self.inner)
-        graph = b.graph([x], [("y", _convolved(b, y, 1, self.channels))])
-        return running(graph, backend, _ones(1, self.extent, self.extent, self.channels))
+        x = y = b.input("x", FLOAT32, (1, symbol("height"), symbol("width"), channels))
+        layers = ((1, inner, 1), (3, inner, inner), (1, channels, 1)) if inner else ()
+        for layer in layers or ((3, channels, 1),):
+            y = _convolved(b, y, *layer)
+        return running(b.graph([x], [("y", y)]), backend, _ones(1, extent, extent, channels))
 
 
 class _Attention(NamedTuple):
@@ -125,8 +114,8 @@ class _Attention(NamedTuple):
         return lambda: backend.attention(q, k, v, causal=self.causal, out=out)
 
 
-_CONVOLUTIONS = (_Convolution(64, 52), _Convolution(256, 26))
-_CHAINS = (_Chain(24, 144, 72), _Chain(32, 192, 144))
+_CONVOLUTIONS = (_Convolutions(64, 52), _Convolutions(256, 26))
+_CHAINS = (_Convolutions(24, 72, 144), _Convolutions(32, 144, 192))
 _ATTENTIONS = (_Attention(4, 384, 64, False), _Attention(2, 800, 64, False))
 _CAUSAL = (_Attention(4, 384, 64, True), _Attention(2, 800, 64, True))
 
@@ -134,7 +123,7 @@ _CAUSAL = (_Attention(4, 384, 64, True), _Attention(2, 800, 64, True))
 class _Contest(NamedTuple):
     field: str
     values: tuple[Any, ...]
-    steps: Sequence[_Convolution | _Chain | _Attention]
+    steps: Sequence[_Convolutions | _Attention]
 
 
 _CONTESTS = (
@@ -233,9 +222,9 @@ def _fit_phases(make: Callable[[Changes], Any], tuning: CpuTuning) -> dict[str, 
     return {name: Fitted(between(seconds, prior, error), error)}
 
 
-def _estimated(ring: Ring, step: _Convolution, ratio: float) -> float:
+def _estimated(ring: Ring, step: _Convolutions, ratio: float) -> float:
     planner = ring.backend({"winograd_transform_ratio": ratio}).products(_FLOAT32).planner
-    channels, extent = step
+    channels, extent, _ = step
     outputs = outputs_of(symbol("height"), symbol("width"))
     problem = WinogradProblem(1, extent, extent, channels, channels, outputs, 1)
     return winograd_plan(planner, problem, 0.0).estimate.seconds
@@ -250,11 +239,7 @@ def _spread(samples: Sequence[float]) -> float:
     return abs(halves[0] - halves[1]) / statistics.median(samples)
 
 
-def _picture(b: Builder, channels: int) -> Value:
-    return b.input("x", FLOAT32, (1, symbol("height"), symbol("width"), channels))
-
-
-def _convolved(b: Builder, x: Value, window: int, columns: int, groups: int = 1) -> Value:
+def _convolved(b: Builder, x: Value, window: int, columns: int, groups: int) -> Value:
     """A convolution that keeps the extents of a picture."""
     channels = x.shape[-1]
     assert isinstance(channels, int)

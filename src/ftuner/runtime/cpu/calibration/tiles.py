@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from statistics import linear_regression
 
 import numpy as np
 
 from ftuner.hardware.constants import Fitted
 from ftuner.hardware.tuning import CpuTuning
-from ftuner.runtime.cpu.calibration.stand import Stand, between, closest, geometric, line
+from ftuner.runtime.cpu.calibration.stand import Stand, believed, between, closest, geometric
 from ftuner.runtime.cpu.trials import Trial
 
 _SHORT_STEPS = (8, 16, 24, 32)
@@ -42,10 +43,10 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
 
     vectors = [float(stand.tile(mr).accumulators) for mr in heights]
     begins = [
-        line([float(k) for k in _SHORT_STEPS], [of_panel(mr, k) for k in _SHORT_STEPS])[0]
+        linear_regression(_SHORT_STEPS, [of_panel(mr, k) for k in _SHORT_STEPS]).intercept
         for mr in heights
     ]
-    entering, of_vector = line(vectors, begins)
+    of_vector, entering = linear_regression(vectors, begins)
     # Beside other load, a difference may be next to nothing, or less.
     measured = [
         max(of_panel(mr, _LONG_STEPS) - of_panel(mr, _SHORT_STEPS[-1]), 1.0)
@@ -62,9 +63,9 @@ def fit_tiles(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     spread = max(t.spread for t in timings)
     error = max(error, spread)
     return {
-        "tile_cycles": Fitted(_within(entering, tuning.tile_cycles, spread), spread),
+        "tile_cycles": Fitted(believed(entering, tuning.tile_cycles, spread), spread),
         "tile_cycles_per_vector": Fitted(
-            _within(of_vector, tuning.tile_cycles_per_vector, spread), spread
+            believed(of_vector, tuning.tile_cycles_per_vector, spread), spread
         ),
         "l2_share": Fitted(between(share, tuning.l2_share, error), error),
         "l2_overlap": Fitted(between(overlap, tuning.l2_overlap, error), error),
@@ -88,7 +89,7 @@ def fit_crowding(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     reads = mr * stand.tile(mr).parts
     found = max(crowded - other, 0.0) / reads
     error = max(t.spread for t in timings)
-    value = _within(max(found, 1e-3), tuning.crowded_row_cycles, error)
+    value = believed(max(found, 1e-3), tuning.crowded_row_cycles, error)
     return {"crowded_row_cycles": Fitted(value, error)}
 
 
@@ -114,13 +115,7 @@ def fit_packing(stand: Stand, tuning: CpuTuning) -> dict[str, Fitted]:
     clock_hz = stand.hardware.clock_hz
     return {
         field: Fitted(
-            _within(t.seconds * clock_hz / vectors, getattr(tuning, field), t.spread), t.spread
+            believed(t.seconds * clock_hz / vectors, getattr(tuning, field), t.spread), t.spread
         )
         for field, t in fields.items()
     }
-
-
-def _within(value: float, prior: float, error: float) -> float:
-    """A value that may be believed: within a factor of eight of its prior, and nearer to it the
-    larger its error is."""
-    return between(min(max(value, prior / 8), prior * 8), prior, error)

@@ -4,7 +4,7 @@ from array import array
 from typing import Any
 
 from ftuner.codegen.llvm.native.binding_records import Entry, Summary
-from ftuner.runtime.cpu.decision_table import KEPT, DecisionTable
+from ftuner.runtime.cpu.task_groups import KEPT, DecisionTable
 
 
 def add(table: DecisionTable, number: int) -> None:
