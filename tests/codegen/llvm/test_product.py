@@ -19,12 +19,7 @@ from ftuner.codegen.llvm.kernels.dot import emit_dot
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, steps_of_round
 from ftuner.codegen.llvm.kernels.product import emit_ukernel
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.codegen.llvm.objects.jit import (
-    Target,
-    compile_assembly,
-    compile_object,
-    host_target,
-)
+from ftuner.codegen.llvm.objects.jit import Target, compile_assembly, compile_object, host_target
 from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT32, FLOAT64, INT8, UINT8, DType
@@ -53,10 +48,9 @@ CPUS = {
 
 
 def target_of(machine: CpuHardware, isa: Isa) -> Target:
-    triple = {
-        "x86_64": "x86_64-unknown-linux-gnu",
-        "aarch64": "aarch64-unknown-linux-gnu",
-    }[machine.architecture]
+    triple = {"x86_64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}[
+        machine.architecture
+    ]
     off = ",-avx" if isa.name == "sse2" else ",-avx512f" if isa.name == "avx2" else ""
     row = instruction_set(isa.name)
     return Target(triple, row.scheduling_model or CPUS[machine.name], row.features + off)
@@ -99,10 +93,7 @@ MULTIPLY_ADD = {
 }
 STACK = {"x86_64": r"\(%rsp", "aarch64": r"\[sp"}
 VECTOR = {"x86_64": r"%[xyz]mm\d+", "aarch64": r"\b[qdsv]\d+"}
-MOVE = {
-    "x86_64": r"\tv?mov[au]p[sd]\t%[xyz]mm\d+, %[xyz]mm\d+",
-    "aarch64": r"\tmov\tv\d+\S*, v\d+",
-}
+MOVE = {"x86_64": r"\tv?mov[au]p[sd]\t%[xyz]mm\d+, %[xyz]mm\d+", "aarch64": r"\tmov\tv\d+\S*, v\d+"}
 
 
 def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[str]]:
@@ -169,8 +160,7 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
 
 
 @pytest.mark.parametrize(
-    ("machine", "register"),
-    [("xeon-8375c", "zmm"), ("core-i7-8700", "ymm"), ("graviton2", "v")],
+    ("machine", "register"), [("xeon-8375c", "zmm"), ("core-i7-8700", "ymm"), ("graviton2", "v")]
 )
 def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
     hardware = next(m for m in recorded_cpus() if m.name == machine)

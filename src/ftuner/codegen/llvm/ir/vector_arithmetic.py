@@ -16,8 +16,7 @@ from typing import Protocol
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
-from ftuner.codegen.llvm.ir.builder import IRBuilder, begun, type_suffix
-from ftuner.codegen.llvm.ir.builder import intrinsic as declared
+from ftuner.codegen.llvm.ir.builder import IRBuilder, type_suffix
 from ftuner.core.frozen import dataclass
 
 
@@ -36,8 +35,7 @@ def like(shape: ir.Type, element: ir.Type) -> ir.Type:
 def intrinsic(builder: IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
     type_ = arguments[0].type
-    symbol, kinds = f"llvm.{name}.{type_suffix(type_)}", [type_] * len(arguments)
-    return builder.call(declared(builder.module, symbol, type_, kinds), arguments)
+    return builder.external(f"llvm.{name}.{type_suffix(type_)}", type_, *arguments)
 
 
 @dataclass(frozen=True)
@@ -143,17 +141,13 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
     def call(builder: IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
         type_ = arguments[0].type
         symbol = f"ftuner_{name}_{type_suffix(type_)}" + ("" if fused else "_unfused")
-        function = builder.module.globals.get(symbol)
-        if function is None:
-            signature = ir.FunctionType(type_, [type_] * len(arguments))
-            inner, given = begun(builder.module, signature, symbol, internal=True)
-            function = inner.function
-            if rare:
-                function.attributes.add("cold")
-                function.attributes.add("noinline")
+
+        def body(inner: IRBuilder, *given: ir.Value) -> ir.Value:
             constants = _FORMATS[type_suffix(type_)[-3:]]
-            inner.ret(emit_body(Body(inner, type_, constants, fused), *given))
-        return builder.call(function, arguments)
+            return emit_body(Body(inner, type_, constants, fused), *given)
+
+        attributes = ("cold", "noinline") if rare else ()
+        return builder.shared(symbol, type_, arguments, body, *attributes)
 
     call.__name__, call.__doc__ = name, emit_body.__doc__
     return call

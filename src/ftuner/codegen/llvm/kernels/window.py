@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, begun, const
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, VOID, IRBuilder, const
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
@@ -226,16 +226,12 @@ class WindowRows:
 
     def _call(self, method: str, *arguments: ir.Value) -> None:
         """Call the function of the module that does a method of `_Coordinates`."""
-        module, name = self._builder.module, f"window_{method}_{self._room}"
-        function = module.globals.get(name)
-        if function is None:
-            kind = ir.FunctionType(VOID, [PTR, PTR, *(value.type for value in arguments)])
-            builder, (record, state, *given) = begun(module, kind, name, internal=True)
-            function = builder.function
-            function.attributes.add("noinline")
+
+        def body(builder: IRBuilder, record: ir.Value, state: ir.Value, *given: ir.Value) -> None:
             getattr(_Coordinates(builder, record, state, self._room), method)(*given)
-            builder.ret_void()
-        self._builder.call(function, [self._record, self._state, *arguments])
+
+        name, given = f"window_{method}_{self._room}", [self._record, self._state, *arguments]
+        self._builder.shared(name, VOID, given, body, "noinline")
 
     def _value(self, place: ir.Value) -> ir.Value:
         return self._builder.load(place, typ=I64)

@@ -57,11 +57,8 @@ def _unless_one(
     builder: IRBuilder, condition: ir.Value, quotient: Callable[[], ir.Value], one: ir.Value
 ) -> ir.Value:
     """`quotient()` if a condition holds, else `one`: small batch elements skip the division."""
-    before = builder.block
-    with builder.if_then(condition):
-        value = quotient()
-        inside = builder.block
-    return builder.joined((one, value), (before, inside))
+    (value,) = builder.changed_if(condition, [one], lambda: [quotient()])
+    return value
 
 
 @dataclass(frozen=True)

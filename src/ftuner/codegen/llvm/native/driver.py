@@ -322,14 +322,14 @@ class _Element:
             index = builder.load(self._left, typ=I64)
             # The remainder is the first axis's index: no division there, and most batches have one
             # axis.
-            before = builder.block
             divides = builder.icmp_signed("<", axis, builder.sub(rank, 1))
-            with builder.if_then(divides):
+
+            def rest(index: ir.Value = index, record: ir.Value = record) -> list[ir.Value]:
                 extent = builder.slot(record, 0)
                 builder.store(builder.udiv(index, extent), self._left)
-                rest = builder.urem(index, extent)
-                inside = builder.block
-            here = builder.joined((index, rest), (before, inside))
+                return [builder.urem(index, extent)]
+
+            (here,) = builder.changed_if(divides, [index], rest)
             for i, offset in enumerate(self._offsets):
                 moved = builder.mul(here, builder.slot(record, 1 + i))
                 builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)

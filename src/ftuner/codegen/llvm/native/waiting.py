@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, const, intrinsic
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, const
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
 from ftuner.core.operating_system import FUTEX, has_system_calls, is_x86, nap, system_call_number
 from ftuner.hardware.tuning import NativeTuning
@@ -43,10 +43,9 @@ _FUTEX_WAKE_PRIVATE = 129
 
 def _pause(builder: IRBuilder) -> None:
     if is_x86():
-        builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
+        builder.external("llvm.x86.sse2.pause", VOID)
     else:
-        hint = intrinsic(builder.module, "llvm.aarch64.hint", VOID, [I32])
-        builder.call(hint, [ir.Constant(I32, 1)])
+        builder.external("llvm.aarch64.hint", VOID, ir.Constant(I32, 1))
 
 
 def _futex(builder: IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
@@ -114,7 +113,7 @@ def wait_until(
         builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
     else:
         name, duration = nap(tuning.nap_us)
-        builder.call(intrinsic(builder.module, name, VOID, [I32]), [ir.Constant(I32, duration)])
+        builder.external(name, VOID, ir.Constant(I32, duration))
     count.add_incoming(following, builder.block)
     builder.branch(poll)
     builder.position_at_end(done)
