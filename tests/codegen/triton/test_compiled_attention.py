@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32, INT32
@@ -21,10 +22,6 @@ from ftuner.schedules.attention.gpu_cost_tile import (
 )
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import attention_planner
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 SAVED_BYTES = 32
 """Of a thread: what ptxas puts aside outside of loops for the sake of a round number of registers.

@@ -1,6 +1,7 @@
 """Whole libraries compiled ahead of time, without a GPU: every uKernel is what its model says."""
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.codegen.triton.resource_model import disagreements
 from tests.conftest import share
 
@@ -11,10 +12,6 @@ from ftuner.core.gpu.tile import Multiply
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.ukernels.gpu.library import build_gpu_library
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 LIBRARIES: list[tuple[str, Multiply, int]] = [
     ("h200", "bfloat16", 0), ("a100-sxm-80gb", "bfloat16", 0), ("h200", "tf32", 0),

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.nest_launching import buffer, chosen, launch, small
 from tests.core.test_access import applications, layouts, nest_of
 
 from ftuner.core.access import kernel_of
@@ -19,13 +21,7 @@ from ftuner.core.dtype import BOOL, INT8, INT64
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 from ftuner.core.index_expr import Nest, Operand
 from ftuner.graph.ir import TensorType
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 Memory = Sequence[np.ndarray[Any, Any]]
 REDUCTIONS = {"sum": np.sum, "product": np.prod, "maximum": np.max, "minimum": np.min}

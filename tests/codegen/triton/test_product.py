@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.product_running import TORCH_TYPES, Sparse, run
 from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
@@ -20,11 +22,6 @@ from ftuner.core.gpu.tile import (
     ProductKernel,
     common_alignment,
 )
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.product_running import TORCH_TYPES, Sparse, run  # noqa: E402
 
 SMALL = BlockTile(16, 16, 16, 4, 2)
 ORDERS: tuple[Order, ...] = ("k", "spatial")

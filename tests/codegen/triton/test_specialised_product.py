@@ -12,6 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from tests.codegen.triton.compiling import compile_all
+from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
+from tests.codegen.triton.product_running import run
+from tests.codegen.triton.static_bound import bound, share_of_peak
+from tests.codegen.triton.test_product import assert_product, guarded, operand
 from tests.gpu_kernels import product_kernel
 from tests.recorded_gpus import gpu
 
@@ -33,18 +39,8 @@ from ftuner.core.gpu.tile import SPECIALISED_REGISTERS, Order, ProductKernel
 from ftuner.cost.gpu.tile import SPECIALISED, SPECIALISED_FUNCTIONS, tile_cost
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
-
-pytest.importorskip("triton")
-
-import torch
-from tests.codegen.triton.compiling import compile_all
-from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
-from tests.codegen.triton.product_running import run
-from tests.codegen.triton.static_bound import bound, share_of_peak
-from tests.codegen.triton.test_product import assert_product, guarded, operand
-
 from ftuner.runtime.gpu.session import GpuSession
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 GROUPS = 2
 """Warpgroups that multiply, which the bound takes for blocks."""

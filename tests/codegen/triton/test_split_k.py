@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.product import gemm_source
@@ -16,10 +17,6 @@ from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import attention_planner
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 PLAIN = BlockTile(64, 64, 32, 4, 3)
 EXACT = BlockTile(32, 32, 16, 4, 3)

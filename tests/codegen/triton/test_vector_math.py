@@ -6,14 +6,12 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
+import torch
 from tests.codegen.llvm.exact import EXACT, gated
 
 from ftuner.codegen.triton.functions import FLOATS, Functions
 from ftuner.codegen.triton.source import HEADER, Source, load
 from ftuner.codegen.triton.vector_math import FUNCTIONS, call, prelude
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
 
 BLOCK = 4096
 TWO_ARGUMENTS = ("divide", "maximum", "minimum", "power", "swish")
