@@ -109,7 +109,7 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
     with builder.if_else(builder.icmp_signed(">", chunks, 0)) as (dealt, own):
         with dealt:
             epoch = builder.add(builder.slot(pool, PoolSlot.EPOCH), 1)
-            with taken_chunks(builder, pool, worker, workers, epoch, chunks) as number:
+            with taken_chunks(builder, pool, (worker, workers), epoch, chunks) as number:
                 builder.call(chunk, [call, worker, number])
         with own:
             builder.call(chunk, [call, worker, worker])

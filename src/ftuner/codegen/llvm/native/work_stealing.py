@@ -27,21 +27,20 @@ NO_CHUNK = -1
 _MASK = const(MAX_CHUNKS_A_WORKER)
 
 
+Share = tuple[ir.Value, ir.Value]
+"""The number of a worker, and how many there are."""
+
+
 @contextmanager
 def taken_chunks(
-    builder: IRBuilder,
-    pool: ir.Value,
-    worker: ir.Value,
-    workers: ir.Value,
-    epoch: ir.Value,
-    chunks: ir.Value,
+    builder: IRBuilder, pool: ir.Value, share: Share, epoch: ir.Value, chunks: ir.Value
 ) -> Iterator[ir.Value]:
     """Emit a loop that takes chunks until none is left; yields the chunk."""
     take, work, done = map(builder.append_basic_block, ("take", "work", "done"))
     builder.branch(take)
     builder.position_at_end(take)
     function = builder.module.globals[TAKE_SYMBOL]
-    chunk = builder.call(function, [pool, worker, workers, epoch, chunks])
+    chunk = builder.call(function, [pool, *share, epoch, chunks])
     builder.cbranch(builder.icmp_signed("!=", chunk, NO_CHUNK), work, done)
     builder.position_at_end(work)
     yield chunk
