@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from ftuner.codegen import coefficients
+from ftuner.codegen.coefficients import FORMATS
 from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import (
@@ -396,7 +396,7 @@ left = tl.where(left < 0, left & 1, left)
 def _float_fmod(dtype: str) -> str:
     """Returns the text of |x| modulo |y| with the sign of x. Each round subtracts a multiple of
     y 2^k, with k such that the quotient is an exact integer, so that the remainder is exact."""
-    format_ = coefficients.FLOAT32 if dtype == "float32" else coefficients.FLOAT64
+    format_ = FORMATS[dtype]
     shift, bits = format_.fraction_bits, format_.bits
     lift = shift + 1
     # Exponents between the largest number and the smallest subnormal. The quotient of two

@@ -21,11 +21,10 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FLOAT32, FLOAT64, TANH_SMALL, Format
+from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FORMATS, TANH_SMALL, Format
 from ftuner.core.frozen import dataclass
 
 _LOG2_E = 1.0 / math.log(2.0)
-_FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,6 @@ class _Text:
 
     def number(self, value: float) -> str:
         """Returns `value`, rounded to the format, as a literal."""
-        if math.isinf(value):
-            return f'float("{value}")'
         return repr(self.rounded(value))
 
     def madd(self, x: str, y: str, z: str) -> str:
@@ -384,7 +381,7 @@ def call(name: str, *arguments: str, dtype: str = "float32") -> str:
 
 def prelude(names: Iterable[str], dtype: str = "float32") -> str:
     """Returns the text of the functions that calls of `names` need; may be empty."""
-    text, wanted, found = _Text(_FORMATS[dtype]), {*names}, ""
+    text, wanted, found = _Text(FORMATS[dtype]), {*names}, ""
     for name, body in reversed(_HELPERS.items()):
         if name in wanted:
             arguments, lines = "x, y" if name in _OF_TWO else "x", body(text)

@@ -11,14 +11,13 @@ from functools import partial
 
 from llvmlite import ir
 
-from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
+from ftuner.codegen.coefficients import FORMATS
 from ftuner.codegen.llvm.ir import vector_math
 from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, like, splat
 from ftuner.core.dtype import DType
 from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 
-_FORMATS: dict[str, Format] = {"float32": FLOAT32, "float64": FLOAT64}
 _LOW = 0xFFFFFFFF
 
 
@@ -66,7 +65,7 @@ def _philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
 
 def _normal(builder: IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     type_ = like(bits.type, scalar_type(dtype))
-    body = Body(builder, type_, _FORMATS[dtype.name], fused=False)
+    body = Body(builder, type_, FORMATS[dtype.name], fused=False)
     width = RADIUS_BITS[dtype.name]
     upper = builder.lshr(bits, splat(bits.type, 64 - width))
     if dtype.bits == 32:

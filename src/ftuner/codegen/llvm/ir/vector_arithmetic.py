@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llvmlite import ir
 
-from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
-from ftuner.codegen.llvm.ir.builder import IRBuilder, type_suffix
+from ftuner.codegen.coefficients import FLOAT64, FORMATS, Format
+from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, IRBuilder, type_suffix
 from ftuner.core.frozen import dataclass
 
 
@@ -123,10 +123,6 @@ class Body:
         return self.where("<", x, limit, self.number(limit), x)
 
 
-_FORMATS: Mapping[str, Format] = {"f32": FLOAT32, "f64": FLOAT64}
-"""By the end of `type_suffix`."""
-
-
 class VectorFunction(Protocol):
     """An elementary function: writes a call on SSA values of one supported type."""
 
@@ -143,7 +139,7 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
         symbol = f"ftuner_{name}_{type_suffix(type_)}" + ("" if fused else "_unfused")
 
         def body(inner: IRBuilder, *given: ir.Value) -> ir.Value:
-            constants = _FORMATS[type_suffix(type_)[-3:]]
+            constants = FORMATS[FLOAT_DTYPES[type_suffix(type_)[-3:]].name]
             return emit_body(Body(inner, type_, constants, fused), *given)
 
         attributes = ("cold", "noinline") if rare else ()
