@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FORMATS, TANH_SMALL, Format
 from ftuner.core.frozen import dataclass
@@ -340,7 +340,7 @@ a = tl.abs(x)
     return tl.where(a < {magic}, whole, x)"""
 
 
-_HELPERS: Mapping[str, Callable[[_Text], str]] = {
+_HELPERS: dict[str, Callable[[_Text], str]] = {
     body.__name__[1:]: body
     for body in (
         _exp_sum, _exp, _sigmoid, _expm1, _silu, _swish, _softplus, _mish, _tanh, _erfc, _gelu,

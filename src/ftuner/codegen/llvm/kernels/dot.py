@@ -13,15 +13,7 @@ from itertools import product
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    IRBuilder,
-    begun,
-    const,
-    quarter_lanes,
-    scalar_type,
-)
+from ftuner.codegen.llvm.ir.builder import I64, IRBuilder, begun, const, quarter_lanes, scalar_type
 from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
@@ -74,7 +66,7 @@ def _store(
         count = min(vector.type.count, len(places) - number)
         in_row = count == vector.type.count and number % kernel.nr + count <= kernel.nr
         values = [vector] if in_row else [
-            builder.extract_element(vector, ir.Constant(I32, lane)) for lane in range(count)
+            builder.extract_element(vector, const(lane)) for lane in range(count)
         ]  # fmt: skip
         for value, place in zip(values, places[number:], strict=False):
             added = value
@@ -145,7 +137,7 @@ def _dot_products(
     none = ir.Constant(element, 0.0)
     rest = builder.carried_loop(left, [offset, *([none] * tile)], scalar_step)[1:]
     # The rest of a sum is one more of its lanes.
-    lane = ir.Constant(I32, 0)
+    lane = const(0)
     first = [builder.extract_element(x, lane) for x in sums]
     both = [builder.fadd(x, y) for x, y in zip(first, rest, strict=True)]
     sums = [builder.insert_element(x, y, lane) for x, y in zip(sums, both, strict=True)]

@@ -17,16 +17,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.native.band import BandWalk, Operands, Panels, emit_covered
-from ftuner.codegen.llvm.native.records import (
-    SLOT_BYTES,
-    Band,
-    Call,
-    Context,
-    Pack,
-    Plan,
-    PoolSlot,
-    Worker,
-)
+from ftuner.codegen.llvm.native.records import Band, Call, Context, Pack, Plan, PoolSlot, Worker
 from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, driver_symbol
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
@@ -276,7 +267,19 @@ def _emit_walk(
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         with each(Pack, Worker.PACKS, Worker.PACK_COUNT, PACKS) as (record, panels):
-            _pack_b(builder, dtype, plan, pack, record, operands, panels)
+            # One after the other, each over all of k.
+            k, k_stride, column_stride = builder.slots(
+                plan, Plan.K, Plan.B_K_STRIDE, Plan.B_COLUMN_STRIDE
+            )
+            column, width, padded = builder.slots(record, Pack.COLUMN, Pack.WIDTH, Pack.PADDED)
+            target = builder.at(packed, builder.slot(record, Pack.OFFSET))
+            panel_bytes = builder.mul(builder.mul(padded, k), dtype.itemsize)
+            with builder.counted_loop(panels.begin, panels.end) as panel:
+                first = builder.add(column, builder.mul(panel, padded))
+                source = builder.at(b, first, column_stride)
+                number = builder.sub(panel, panels.begin)
+                place = builder.at(target, number, panel_bytes)
+                builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])
         with builder.if_then(waits):
             wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
         with (
@@ -305,8 +308,8 @@ class _Element:
     def __init__(self, builder: IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value) -> None:
         self._builder, self._plan = builder, plan
         self._arrays = builder.pointer_slots(call, Call.A, Call.B, Call.C)
-        self._offsets = [builder.reserve(I64, SLOT_BYTES) for _ in self._arrays]
-        self._left = builder.reserve(I64, SLOT_BYTES)
+        self._offsets = [builder.variable(0) for _ in self._arrays]
+        self._left = builder.variable(first)
         self._find(first)
 
     def _find(self, number: ir.Value) -> None:
@@ -359,25 +362,3 @@ class _Element:
             for offset, old in zip(self._offsets[:2], before, strict=False)
         )
         return next_a, next_b
-
-
-def _pack_b(
-    builder: IRBuilder,
-    dtype: DType,
-    plan: ir.Value,
-    pack: ir.Function,
-    record: ir.Value,
-    operands: Operands,
-    panels: Panels,
-) -> None:
-    """Pack the panels of one record, one after the other, each over all of k."""
-    k, k_stride, column_stride = builder.slots(plan, Plan.K, Plan.B_K_STRIDE, Plan.B_COLUMN_STRIDE)
-    column, width, padded = builder.slots(record, Pack.COLUMN, Pack.WIDTH, Pack.PADDED)
-    target = builder.at(operands.packed, builder.slot(record, Pack.OFFSET))
-    panel_bytes = builder.mul(builder.mul(padded, k), dtype.itemsize)
-    with builder.counted_loop(panels.begin, panels.end) as panel:
-        first = builder.add(column, builder.mul(panel, padded))
-        source = builder.at(operands.b, first, column_stride)
-        number = builder.sub(panel, panels.begin)
-        place = builder.at(target, number, panel_bytes)
-        builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])

@@ -13,19 +13,12 @@ from __future__ import annotations
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
+from ftuner.codegen.llvm.native import thread_state
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, Barrier, PoolSlot
 from ftuner.codegen.llvm.native.symbols import (
     POOL_BARRIER_SYMBOL,
     POOL_RUN_SYMBOL,
     POOL_WORKER_SYMBOL,
-)
-from ftuner.codegen.llvm.native.thread_state import (
-    current_cpu,
-    introduce,
-    place_worker,
-    restore_float_mode,
-    set_default_float_mode,
-    settle,
 )
 from ftuner.codegen.llvm.native.waiting import (
     Watched,
@@ -102,8 +95,8 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     mailbox = mailbox_of(builder, pool, index)
     mail = Watched.of(builder, mailbox, PoolSlot.MAIL_JOBS, PoolSlot.MAIL_SLEEPERS)
     gate = Watched.of(builder, pool, PoolSlot.GATE, PoolSlot.GATE_SLEEPERS)
-    introduce(builder, mailbox)
-    float_mode = set_default_float_mode(builder)
+    thread_state.introduce(builder, mailbox)
+    float_mode = thread_state.set_default_float_mode(builder)
     serve, look, enter, late, inside, work, leave = map(
         builder.append_basic_block, ("serve", "look", "enter", "late", "inside", "work", "leave")
     )
@@ -113,7 +106,7 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
     # Jobs posted that this worker has seen, and the number of the last job that it entered.
     jobs_seen, served, spins = builder.phi(I64), builder.phi(I64), builder.phi(I64)
     posted = wait_until(builder, tuning, mail, "!=", jobs_seen, spins)
-    settle(builder, mailbox)
+    thread_state.settle(builder, mailbox)
     builder.branch(look)
 
     builder.position_at_end(look)
@@ -151,7 +144,7 @@ def _emit_worker(module: ir.Module, tuning: NativeTuning) -> None:
         phi.add_incoming(after, after_work)
         phi.add_incoming(otherwise, late)
     builder.position_at_end(leave)
-    restore_float_mode(builder, float_mode)
+    thread_state.restore_float_mode(builder, float_mode)
     builder.ret_void()
 
 
@@ -180,7 +173,9 @@ def _emit_run(module: ir.Module, tuning: NativeTuning) -> None:
             sleepers = builder.slot_address(mailbox, PoolSlot.MAIL_SLEEPERS)
             asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
             with builder.if_then(builder.icmp_signed("!=", asleep, 0), likely=False):
-                place_worker(builder, pool, mailbox, worker, current_cpu(builder))
+                thread_state.place_worker(
+                    builder, pool, mailbox, worker, thread_state.current_cpu(builder)
+                )
                 wake_threads(builder, mailbox, 1)
     is_job = builder.icmp_unsigned("!=", job, ir.Constant(PTR, None))
     with builder.if_then(is_job):
