@@ -253,7 +253,8 @@ class Functions:
             return f"{self._helper(name, 'x', _ROUND_BFLOAT16)}({arguments[0]})"
         if name == "sign":
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
-        return self._call(name, arguments, dtype)
+        self._elementary[name, dtype] = None
+        return elementary.call(name, *arguments, dtype=dtype)
 
     def _composed(self, name: str, arguments: Sequence[str], dtype: str) -> str:
         """Returns a call of a composed function: a helper with a line for each step."""
@@ -312,10 +313,6 @@ class Functions:
             body = "\n    ".join(line for text in lines for line in text.splitlines())
             self._helpers[name] = f"def {name}({arguments}):\n    {body}\n"
         return name
-
-    def _call(self, name: str, arguments: Sequence[str], dtype: str) -> str:
-        self._elementary[name, dtype] = None
-        return elementary.call(name, *arguments, dtype=dtype)
 
 
 FLOATS = {"float32": FLOAT32, "float64": FLOAT64}

@@ -83,9 +83,19 @@ class _Coordinates:
         return _VECTORS + lanes * (WINDOW_AXES * 4 + 8)
 
     def begin(self, row: ir.Value, k_begin: ir.Value) -> None:
-        """Go to the first tile, and note the element that k begins with."""
-        self._find(row)
-        self._first_tap(k_begin)
+        """Go to the first tile, and note the element of the window that k begins with."""
+        builder = self._builder
+        for axis in reversed(range(WINDOW_AXES)):
+            builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
+            row = builder.udiv(row, self._outputs[axis])
+        builder.store(row, self._at[0])
+        for place in self.begins:
+            builder.store(0, place)
+        with builder.if_then(builder.icmp_signed("!=", k_begin, 0), likely=False):
+            number = builder.udiv(k_begin, self.run)
+            for axis in reversed(range(WINDOW_AXES)):
+                builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
+                number = builder.udiv(number, self.taps[axis])
 
     def enter_tile(self, mr: ir.Value) -> None:
         """Find the coordinates of all rows of a tile; the next tile follows."""
@@ -134,25 +144,6 @@ class _Coordinates:
 
     def _value(self, place: ir.Value) -> ir.Value:
         return self._builder.load(place, typ=I64)
-
-    def _find(self, row: ir.Value) -> None:
-        """Set the coordinates of the first tile's first row."""
-        builder = self._builder
-        for axis in reversed(range(WINDOW_AXES)):
-            builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
-            row = builder.udiv(row, self._outputs[axis])
-        builder.store(row, self._at[0])
-
-    def _first_tap(self, k_begin: ir.Value) -> None:
-        """Note the element of the window that k begins with."""
-        builder = self._builder
-        for place in self.begins:
-            builder.store(0, place)
-        with builder.if_then(builder.icmp_signed("!=", k_begin, 0), likely=False):
-            number = builder.udiv(k_begin, self.run)
-            for axis in reversed(range(WINDOW_AXES)):
-                builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
-                number = builder.udiv(number, self.taps[axis])
 
     def _lane(self, vector: ir.Value, number: ir.Value, element: ir.Type) -> ir.Value:
         return self._builder.gep(vector, [number], source_etype=element)

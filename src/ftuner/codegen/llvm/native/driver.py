@@ -211,15 +211,6 @@ def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
     builder.ret_void()
 
 
-def _clip(
-    builder: IRBuilder, first: ir.Value, panels: ir.Value, chunk: ir.Value, begin: ir.Value,
-    end: ir.Value,
-) -> Panels:  # fmt: skip
-    """Panels `begin` to `end` of a chunk, made relative to `first` and clipped to `panels`."""
-    chunk, low = (builder.maximum(builder.sub(x, first), 0) for x in (chunk, begin))
-    return Panels(chunk, low, builder.minimum(builder.sub(end, first), panels))
-
-
 def _emit_walk(
     module: ir.Module, dtype: DType, pack: ir.Function, covered: ir.Function
 ) -> ir.Function:
@@ -256,8 +247,13 @@ def _emit_walk(
         wanted = builder.select(wanted, builder.slot(share, count), 0)
         with builder.counted_loop(0, wanted) as i:
             record = builder.record_at(first, i, kind.SIZE)
-            numbers = builder.slot(record, kind.FIRST_PANEL), builder.slot(record, kind.PANELS)
-            yield record, _clip(builder, *numbers, chunk, begin, end)
+            # Relative to the record's first panel, and clipped to its panels.
+            first_panel, panels = builder.slots(record, kind.FIRST_PANEL, kind.PANELS)
+            of_chunk, low = (
+                builder.maximum(builder.sub(x, first_panel), 0) for x in (chunk, begin)
+            )
+            high = builder.minimum(builder.sub(end, first_panel), panels)
+            yield record, Panels(of_chunk, low, high)
 
     rows = builder.slot(call, Call.ROWS)
     memory = builder.reserve(ir.ArrayType(I64, int(Band.SIZE)))

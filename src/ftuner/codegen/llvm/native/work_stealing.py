@@ -48,10 +48,6 @@ def taken_chunks(
     builder.position_at_end(done)
 
 
-def _range_of(builder: IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
-    return builder.slot_address(mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS)
-
-
 def emit_chunks(module: ir.Module) -> None:
     """Add `i64 take(pool, worker, workers, epoch, chunks)` to a module; it returns a chunk that the
     caller now owns, or `NO_CHUNK`."""
@@ -67,7 +63,7 @@ def emit_chunks(module: ir.Module) -> None:
     # The worker's own range comes first, then those of the next workers, modulo their number.
     builder.position_at_end(look)
     distance, owner = builder.phi(I64), builder.phi(I64)
-    place = _range_of(builder, pool, owner)
+    place = builder.slot_address(mailbox_of(builder, pool, owner), PoolSlot.MAIL_CHUNKS)
     word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
     first, last = builder.partition_bounds(chunks, workers, owner)
     found = builder.lshr(word, 2 * CHUNK_BITS)
