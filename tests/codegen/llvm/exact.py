@@ -104,8 +104,9 @@ SPECIALS |= {
     "gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED, "hard_swish": GATED,
 }  # fmt: skip
 """Arguments and results, those of C's Annex F."""
-SPECIALS_OF_SWISH = [
-    (NAN, 1.0, NAN), (1.0, NAN, NAN), (INF, 2.0, INF), (-INF, 2.0, -0.0), (INF, -2.0, 0.0),
-    (-INF, -2.0, -INF), (0.0, 2.0, 0.0), (-0.0, 2.0, -0.0), (-1e30, 2.0, -0.0),
-]  # fmt: skip
+SPECIALS_OF_SWISH = (
+    (NAN, 1.0, INF, -INF, INF, -INF, 0.0, -0.0, -1e30),
+    (1.0, NAN, 2.0, 2.0, -2.0, -2.0, 2.0, 2.0, 2.0),
+    (NAN, NAN, INF, -0.0, 0.0, -INF, 0.0, -0.0, -0.0),
+)
 """Arguments, slopes and results."""

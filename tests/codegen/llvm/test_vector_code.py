@@ -12,6 +12,8 @@ from ftuner.codegen.llvm.objects.jit import compile_assembly
 from ftuner.core.expr import ACCUMULATOR, Constant, Operand, applied, relu
 from ftuner.errors import ExpressionError
 
+AVX2 = Case("avx2", "float32", 8)
+
 
 @pytest.mark.parametrize("isa", ["sse2", "avx2", "avx512", "neon"])
 @pytest.mark.parametrize("dtype", ELEMENT)
@@ -57,29 +59,26 @@ def test_one_function_a_module_however_often_it_is_called():
             x = vecmath.erfc(builder, x, fused=True)
         return vecmath.exp(builder, x, fused=True)
 
-    text = str(module_of(body, Case("avx2", "float32", 8), 1))
+    text = str(module_of(body, AVX2, 1))
     assert text.count("define internal") == 2
 
 
 def test_equal_subexpressions_are_emitted_once():
-    case = Case("avx2", "float32", 8)
     expr = applied("gelu", ACCUMULATOR + 1.0) + applied("gelu", ACCUMULATOR + 1.0)
-    text = str(module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1))
+    text = str(module_of(lambda b, x: emit(b, expr, {"acc": x}, True), AVX2, 1))
     assert len(re.findall(r"call <8 x float> @\"?ftuner_gelu", text)) == 1
 
 
 def test_relu_is_one_instruction():
-    case = Case("avx2", "float32", 8)
-    module = module_of(lambda b, x: emit(b, relu(ACCUMULATOR), {"acc": x}, True), case, 1)
+    module = module_of(lambda b, x: emit(b, relu(ACCUMULATOR), {"acc": x}, True), AVX2, 1)
     assembly = compile_assembly(module, target_of("avx2"))
     assert len(re.findall(r"vmaxps", assembly)) == 1
     assert not re.findall(r"vcmp|vblend", assembly)
 
 
 def test_missing_operands_are_named():
-    case = Case("avx2", "float32", 8)
     expr = ACCUMULATOR + Operand("bias", "column")
     with pytest.raises(ExpressionError, match="'bias' was not given"):
-        module_of(lambda b, x: emit(b, expr, {"acc": x}, True), case, 1)
+        module_of(lambda b, x: emit(b, expr, {"acc": x}, True), AVX2, 1)
     with pytest.raises(ExpressionError, match="no operand was given"):
-        module_of(lambda b, x: emit(b, Constant(1.0), {}, True), case, 1)
+        module_of(lambda b, x: emit(b, Constant(1.0), {}, True), AVX2, 1)

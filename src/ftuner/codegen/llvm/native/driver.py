@@ -105,7 +105,7 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
         with own:
             builder.call(chunk, [call, worker, worker])
     with builder.if_then(_is_split(builder, plan)):
-        wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+        wait_for_all(builder, pool, workers)
         _reduce(builder, call, plan, worker)
     builder.ret_void()
     return builder.function
@@ -277,7 +277,7 @@ def _emit_walk(
                 place = builder.at(target, number, panel_bytes)
                 builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])
         with builder.if_then(waits):
-            wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+            wait_for_all(builder, pool, workers)
         with (
             each(Band, Worker.BANDS, Worker.BAND_COUNT, BANDS) as (record, panels),
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),

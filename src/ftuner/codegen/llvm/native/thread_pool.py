@@ -48,10 +48,10 @@ def emit_pool(module: ir.Module, tuning: NativeTuning) -> None:
     _emit_run(module, tuning)
 
 
-def wait_for_all(builder: IRBuilder, pool: ir.Value, barrier: int, workers: ir.Value) -> None:
-    """Emit a wait at a barrier of the pool, until `workers` threads have arrived."""
+def wait_for_all(builder: IRBuilder, pool: ir.Value, workers: ir.Value) -> None:
+    """Emit a wait at the barrier of the pool, until `workers` threads have arrived."""
     function = builder.module.globals[POOL_BARRIER_SYMBOL]
-    builder.call(function, [builder.slot_address(pool, barrier), workers])
+    builder.call(function, [builder.slot_address(pool, PoolSlot.BARRIER), workers])
 
 
 def wait_for_completed(
