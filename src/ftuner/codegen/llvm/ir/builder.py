@@ -320,25 +320,20 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
         return self.call(intrinsic(self.module, name, result, kinds), arguments)
 
     def shared(
-        self,
-        name: str,
-        result: ir.Type,
-        arguments: Values,
-        body: Callable[..., Any],
-        *attributes: str,
+        self, name: str, result: ir.Type, given: Values, body: Callable[..., Any], *attributes: str
     ) -> ir.Value:
         """Call the module's one internal function of a name, which is added on first use:
-        `body(builder, *arguments)` emits its result, or None if it has none."""
+        `body(builder, *arguments)` emits its result, or None if that is void."""
         function = self.module.globals.get(name)
         if function is None:
-            kind = ir.FunctionType(result, [argument.type for argument in arguments])
-            inner, given = begun(self.module, kind, name, internal=True)
+            kind = ir.FunctionType(result, [value.type for value in given])
+            inner, arguments = begun(self.module, kind, name, internal=True)
             function = inner.function
             for attribute in attributes:
                 function.attributes.add(attribute)
-            found = body(inner, *given)
+            found = body(inner, *arguments)
             inner.ret_void() if result == VOID else inner.ret(found)
-        return self.call(function, arguments)
+        return self.call(function, given)
 
     @contextmanager
     def counted_loop(
