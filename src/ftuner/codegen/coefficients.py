@@ -8,6 +8,7 @@ rounding, relative to the elementary function that the table serves. Lowest powe
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from ftuner.core.frozen import dataclass
 
@@ -206,6 +207,8 @@ FLOAT64 = Format(
         -0x1.9d50d8f754936p-5 0x1.38ffdbcd727b1p-5 -0x1.27ce268d0e6acp-6"""),
 )
 
+FORMATS: Mapping[str, Format] = {"float32": FLOAT32, "float64": FLOAT64}
+"""By the name of the dtype."""
 ERF_SMALL = 1.0
 """Above, erf is 1 - erfc. Derived: erfc is under 0.16 there, so that its error hardly counts."""
 TANH_SMALL = 0.55

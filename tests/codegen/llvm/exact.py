@@ -1,6 +1,7 @@
 """Elementary functions in mpmath, at whatever precision it is set to, of every finite argument of a
-floating format."""
+floating format; and of those that are special."""
 
+import math
 from collections.abc import Callable, Mapping
 
 import mpmath
@@ -72,3 +73,40 @@ EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
     "acosh": mpmath.acosh,
     "atanh": mpmath.atanh,
 }
+
+INF, NAN = math.inf, math.nan
+SPECIALS = {
+    "exp": [(NAN, NAN), (INF, INF), (-INF, 0.0), (0.0, 1.0), (-0.0, 1.0), (1e30, INF), (-1e30, 0)],
+    "log": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, -INF), (-0.0, -INF), (-1.0, NAN), (1.0, 0)],
+    "log1p": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, 0.0), (-0.0, -0.0), (-1.0, -INF)],
+    "tanh": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, 1.0)],
+    "sigmoid": [(NAN, NAN), (INF, 1.0), (-INF, 0.0), (0.0, 0.5), (-0.0, 0.5), (-1e30, 0.0)],
+    "erf": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
+    "erfc": [(NAN, NAN), (INF, 0.0), (-INF, 2.0), (0.0, 1.0), (-0.0, 1.0), (1e30, 0.0)],
+    "expm1": [(NAN, NAN), (INF, INF), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, INF)],
+    "softplus": [(NAN, NAN), (INF, INF), (-INF, 0.0), (1e30, 1e30), (-1e30, 0.0)],
+}
+GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
+ODD = [(NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
+SPECIALS |= {
+    "sin": [*ODD, (INF, NAN), (-INF, NAN)],
+    "cos": [(NAN, NAN), (INF, NAN), (-INF, NAN), (0.0, 1.0), (-0.0, 1.0)],
+    "tan": [*ODD, (INF, NAN), (-INF, NAN)],
+    "atan": [*ODD, (INF, math.pi / 2), (-INF, -math.pi / 2)],
+    "asin": [*ODD, (1.0, math.pi / 2), (-1.0, -math.pi / 2), (2.0, NAN), (-INF, NAN)],
+    "acos": [(NAN, NAN), (1.0, 0.0), (-1.0, math.pi), (2.0, NAN), (-2.0, NAN), (INF, NAN)],
+    "sinh": [*ODD, (INF, INF), (-INF, -INF), (1e30, INF), (-1e30, -INF)],
+    "cosh": [(NAN, NAN), (0.0, 1.0), (INF, INF), (-INF, INF), (1e30, INF)],
+    "asinh": [*ODD, (INF, INF), (-INF, -INF)],
+    "acosh": [(NAN, NAN), (INF, INF), (1.0, 0.0), (0.5, NAN), (-2.0, NAN), (-1e30, NAN),
+              (-INF, NAN)],
+    "atanh": [*ODD, (1.0, INF), (-1.0, -INF), (2.0, NAN), (-1e30, NAN), (INF, NAN)],
+    "gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED, "hard_swish": GATED,
+}  # fmt: skip
+"""Arguments and results, those of C's Annex F."""
+SPECIALS_OF_SWISH = (
+    (NAN, 1.0, INF, -INF, INF, -INF, 0.0, -0.0, -1e30),
+    (1.0, NAN, 2.0, 2.0, -2.0, -2.0, 2.0, 2.0, 2.0),
+    (NAN, NAN, INF, -0.0, 0.0, -INF, 0.0, -0.0, -0.0),
+)
+"""Arguments, slopes and results."""

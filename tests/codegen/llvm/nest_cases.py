@@ -9,6 +9,7 @@ from tests.codegen.llvm.nest_running import (
     DTYPES,
     EXTENTS,
     LARGE,
+    SOME,
     A,
     Array,
     B,
@@ -162,10 +163,9 @@ def _arg_cases() -> list[Case]:
         found[random.random(shape) < 0.1] = np.nan
         return found
 
-    some = tuple(e for e in EXTENTS if all(e.values()))
     return [
         Case("arg_reduce", ((dtype, (A, B, C)),), {"kind": kind, "axis": axis, "last": last},
-             (lambda bindings, make=make: make,), extents=some)
+             (lambda bindings, make=make: make,), extents=SOME)
         for dtype in ("float32", "float64", "int8", "int64", "uint8", "uint64")
         for kind in ("argmax", "argmin")
         for axis in (0, 1, 2)
@@ -251,10 +251,9 @@ def _layout_cases() -> list[Case]:
                 "before": (1, 0, -1), "after": (0, C, -2), "mode": "constant"}),
         ]  # fmt: skip
     for mode in ("edge", "reflect", "wrap"):
-        some = tuple(e for e in EXTENTS if all(e.values()))
         operand = ("int32", (A + 1, B + 2, C + 3))
         attributes = {"before": (0, 1, 2), "after": (1, 0, 3), "mode": mode}
-        found.append(Case("pad", (operand,), attributes, extents=some))
+        found.append(Case("pad", (operand,), attributes, extents=SOME))
     found += [
         Case("iota", (), {"shape": whole, "axis": axis}) for axis in (0, 1, 2)
     ]  # fmt: skip
@@ -281,29 +280,28 @@ def _layout_cases() -> list[Case]:
 
 def _index_cases() -> list[Case]:
     found = []
-    some = tuple(e for e in EXTENTS if all(e.values()))
     for dtype in ("float32", "int8"):
         for index in ("int64", "int32"):
             for axis in (0, 1, 2):
                 n = (A, B, C)[axis]
                 found.append(Case(
                     "gather", ((dtype, (A, B, C)), (index, (3, B))), {"axis": axis},
-                    (values_of, below(n)), extents=(*some, LARGE),
+                    (values_of, below(n)), extents=(*SOME, LARGE),
                 ))  # fmt: skip
                 found.append(Case(
                     "gather_elements", ((dtype, (A, B, C)), (index, (A, B, C))), {"axis": axis},
-                    (values_of, below(n)), extents=some,
+                    (values_of, below(n)), extents=SOME,
                 ))  # fmt: skip
     found += [
         Case("gather_nd", (("float32", (A, B, C)), ("int64", (C, 2))), {"batch_dims": 0},
-             (values_of, below(minimum(A, B))), extents=some),
+             (values_of, below(minimum(A, B))), extents=SOME),
         Case("gather_nd", (("float32", (A, B, C)), ("int32", (A, 3, 1))), {"batch_dims": 1},
-             (values_of, below(B)), extents=some),
+             (values_of, below(B)), extents=SOME),
         # Along the axes: what data says, twice and beyond both ends, and reversed.
         Case("read", (("float32", (A, B, C)), ("int64", (A, 1))),
              {"shape": (A, C), "starts": (0, -2, C - 1), "steps": (0, 0, 2, 1, 0, -1),
               "chosen": (0,), "inside": (), "padded": (1,)},
-             (values_of, below(A)), extents=some),
+             (values_of, below(A)), extents=SOME),
     ]  # fmt: skip
     return found
 
@@ -316,7 +314,6 @@ def _expert_cases() -> list[Case]:
         experts = index.astype(np.int64)
         return reference(abs(x), abs(weight), experts, *map(abs, bias), **attributes)
 
-    some = tuple(e for e in EXTENTS if all(e.values()))
     found = []
     for dtype in ("float32", "float64"):
         for transposed in (False, True):
@@ -325,7 +322,7 @@ def _expert_cases() -> list[Case]:
             found += [
                 Case(
                     "expert_matmul", operands[:count], {"transposed": transposed},
-                    (values_of, values_of, below(A), values_of), 64.0, magnitude, some,
+                    (values_of, values_of, below(A), values_of), 64.0, magnitude, SOME,
                 )
                 for count in (3, 4)
             ]  # fmt: skip

@@ -1,7 +1,6 @@
 """An operator on operands with symbols in their shapes: its arrays, its kernel in this process, and
 what it must give."""
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
+from tests.codegen.llvm.objects import loaded
 
 from ftuner.codegen.llvm.native.records import Status
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
-from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.cpu.schedule import operand_numbers, schedule_of, task_count, walked
 from ftuner.core.dim import Dim, Symbolic, symbol
@@ -35,6 +33,7 @@ EXTENTS = tuple(
     for a, b, c in ((3, 5, 37), (1, 1, 1), (2, 1, 64), (1, 7, 13), (4, 3, 2), (0, 3, 5), (3, 2, 0))
 )
 """Odd, one, whole vectors, prime, tiny, and none."""
+SOME = tuple(extents for extents in EXTENTS if all(extents.values()))
 BLOCK = CpuTuning().nest_block_elements
 LARGE = {"A": 2, "B": 3, "C": 2 * BLOCK + 77}
 
@@ -152,16 +151,12 @@ class Functions:
 
     def __init__(self, isa: str, kernels: Sequence[Kernel]) -> None:
         self.vector_bytes = VECTOR_BYTES[isa]
-        target = host_target(isa)
         module = ir.Module("nests")
-        module.triple = target.triple
         symbols = [f"f{i}" for i in range(len(kernels))]
         self.schedules = [schedule_of(kernel, self.vector_bytes, BLOCK) for kernel in kernels]
         for name, kernel, schedule in zip(symbols, kernels, self.schedules, strict=True):
             nest.emit(module, name, kernel, schedule, instruction_set(isa))
-        self._loaded = LoadedObject([compile_object(module, target, inlines=True)], symbols)
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 3)
-        self.calls = [prototype(self._loaded.addresses[name]) for name in symbols]
+        self.calls = loaded(module, isa, symbols, 3, 3, inlines=True)
         self.kernels = kernels
 
     def run(

@@ -1,14 +1,45 @@
-"""Objects for tests of loading: small functions with what generated code has, and more."""
+"""What tests compile for and load: targets, functions of modules in this process, and objects for
+tests of loading: small functions with what generated code has, and more."""
 
+import ctypes
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
-from ftuner.codegen.llvm.objects.jit import Target, compile_object
+from llvmlite import ir
+
+from ftuner.codegen.llvm.objects.jit import Target, compile_object, host_target
+from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.hardware.isa import instruction_set
 
 TARGETS = {
     "x86_64": Target("x86_64-unknown-linux-gnu", "x86-64", "+sse2"),
     "aarch64": Target("aarch64-unknown-linux-gnu", "generic", "+neon"),
 }
 """By machine; code that every one of them runs."""
+
+
+def target_of(isa: str, *extensions: str, cpu: str = "") -> Target:
+    """A machine with an ISA and some extensions, which this one need not have."""
+    row = instruction_set(isa)
+    base = TARGETS[row.architecture]
+    return Target(base.triple, cpu or base.cpu, ",+".join((row.features, *extensions)))
+
+
+def loaded(
+    module: ir.Module, isa: str, symbols: Sequence[str], pointers: int, integers: int,
+    result: Any = None, inlines: bool = False,
+) -> list[Callable[..., Any]]:  # fmt: skip
+    """Functions of a module in this process, which take so many pointers and then integers."""
+    target = host_target(isa)
+    module.triple = target.triple
+    code = LoadedObject([compile_object(module, target, inlines)], symbols)
+    kinds = [*[ctypes.c_void_p] * pointers, *[ctypes.c_int64] * integers]
+    functions = [ctypes.CFUNCTYPE(result, *kinds)(code.addresses[symbol]) for symbol in symbols]
+    for function in functions:
+        function.code = code  # type: ignore[attr-defined]
+    return functions
+
 
 _SCALED = """
 @table = private constant [4 x i64] [i64 11, i64 22, i64 33, i64 44]

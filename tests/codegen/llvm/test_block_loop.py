@@ -4,9 +4,10 @@ import re
 
 import llvmlite.ir as ir
 import pytest
+from tests.codegen.llvm.objects import target_of
 
 from ftuner.codegen.llvm.kernels import family, widen
-from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
+from ftuner.codegen.llvm.objects.jit import compile_assembly
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import (
     DType,
@@ -24,15 +25,13 @@ from ftuner.hardware.tuning import KLoopTuning
 def instructions_of(isa: str, block: DType) -> list[str]:
     """The instructions of a uKernel of two rows and two vectors by blocks, and of the function that
     widens these. Neither calls any but the function of an epilogue, by its address."""
-    arm, row = isa == "neon", instruction_set(isa)
-    triple = "aarch64-unknown-linux-gnu" if arm else "x86_64-unknown-linux-gnu"
-    target = Target(triple, "generic" if arm else "x86-64", row.features)
+    row = instruction_set(isa)
     types = product_types(block_of_floats(block.numbers), block)
     kernel = UKernel(RegisterTile(2, 2, 1), types, isa, row.vector_bytes // 4)
     module = ir.Module()
     family.emit(module, (kernel,), row, KLoopTuning(), 64)
     widen.emit(module, types.a, types.b, kernel.lanes, row)
-    assembly = compile_assembly(module, target)
+    assembly = compile_assembly(module, target_of(isa))
     instructions = re.findall(r"^\t([a-z]\w*)", assembly, re.MULTILINE)
     assert not re.findall(r"^\t(?:callq?\s+[^*\s]|bl\s)", assembly, re.MULTILINE)
     assert not [name for name in instructions if "cvt" in name]
@@ -69,14 +68,11 @@ def test_four_levels_are_multiplied_by_one_instruction(
     """Of a block, in each row and vector; zero points take the sum of each row, too. There are at
     most a shift and a mask for each vector of levels, and no spills."""
     row = instruction_set(isa)
-    triple = "aarch64-unknown-linux-gnu" if isa == "neon" else "x86_64-unknown-linux-gnu"
-    cpu = "generic" if isa == "neon" else "x86-64"
-    target = Target(triple, cpu, f"{row.features},+{extension}")
     types = product_types(block_of_bytes(32), block_of_signed_levels(bits, 32, zeros))
     kernel = UKernel(RegisterTile(2, 2, 1), types, isa, row.vector_bytes // 4)
     module = ir.Module()
     family.emit(module, (kernel,), row, KLoopTuning(), 64)
-    assembly = compile_assembly(module, target)
+    assembly = compile_assembly(module, target_of(isa, extension))
     names = re.findall(r"^\t(?:\{vex\}\s)?([a-z]\w*)", assembly, re.MULTILINE)
     unrolled = min(bits, 4) * 8 // bits
     assert names.count(name) == unrolled * (6 if zeros else 4)

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
+from tests.codegen.llvm.objects import loaded
 
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.kernels.step import StepKernel
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
-from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.ranges import bounds
 from ftuner.graph.schedules import modules
 
@@ -24,22 +23,20 @@ Emit = Callable[[IRBuilder, list[ir.Value], Callable[..., None]], None]
 
 
 def emit_module(emit: Emit, arguments: int) -> ir.Module:
-    """A module with `i64 f(i64..., ptr out)`: what `emit` records, by calling its third argument
+    """A module with `i64 f(ptr out, i64...)`: what `emit` records, by calling its third argument
     with i64 values, is written to `out` one after the other; the count is returned."""
     module = ir.Module()
-    signature = ir.FunctionType(I64, [I64] * arguments + [ir.PointerType()])
-    function = ir.Function(module, signature, "f")
-    builder = IRBuilder(function.append_basic_block("entry"))
+    builder, (out, *given) = begun(module, ir.FunctionType(I64, [PTR, *[I64] * arguments]), "f")
     count = builder.alloca(I64)
     builder.store(ir.Constant(I64, 0), count)
 
     def record(*values: ir.Value) -> None:
         for value in values:
             at = builder.load(count, typ=I64)
-            builder.store(value, builder.gep(function.args[-1], [at], source_etype=I64))
+            builder.store(value, builder.gep(out, [at], source_etype=I64))
             builder.store(builder.add(at, ir.Constant(I64, 1)), count)
 
-    emit(builder, list(function.args[:-1]), record)
+    emit(builder, given, record)
     builder.ret(builder.load(count, typ=I64))
     return module
 
@@ -48,14 +45,12 @@ class Recorder:
     """The function of `emit_module`, in this process."""
 
     def __init__(self, emit: Emit, arguments: int) -> None:
-        data = compile_object(emit_module(emit, arguments), host_target(ISA))
-        self._loaded = LoadedObject([data], ["f"])
-        prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments, ctypes.c_void_p)
-        self._function = prototype(self._loaded.addresses["f"])
+        module = emit_module(emit, arguments)
+        (self._function,) = loaded(module, ISA, ["f"], 1, arguments, ctypes.c_int64)
 
     def __call__(self, *arguments: int, capacity: int = 4096) -> list[int]:
         out = np.zeros(capacity, dtype=np.int64)
-        count = self._function(*arguments, out.ctypes.data)
+        count = self._function(out.ctypes.data, *arguments)
         assert count <= capacity
         return out[:count].tolist()
 

@@ -1,19 +1,17 @@
 """Epilogues of stored tiles: what they compute on each ISA, and that they touch nothing else."""
 
-import ctypes
 from dataclasses import replace
 
 import llvmlite.ir as ir
 import numpy as np
 import pytest
+from tests.codegen.llvm.objects import loaded
 from tests.conftest import HOST_ISAS
 from tests.reference import lie, uniform
 
 from ftuner.codegen.llvm.kernels.finish import emit
 from ftuner.codegen.llvm.native.records import Context
 from ftuner.codegen.llvm.native.symbols import finish_symbol
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
-from ftuner.codegen.llvm.objects.loading import LoadedObject
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32, FLOAT64, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, applied, operands
@@ -37,12 +35,9 @@ def test_a_part_of_a_matrix(isa: str, dtype: DType, masked: bool) -> None:
     row = replace(instruction_set(isa), masked=masked)
     lanes = row.vector_bytes // dtype.itemsize
     kernel = UKernel(RegisterTile(1, 1, 1), product_types(dtype), isa, lanes, epilogue=EPILOGUE)
-    module, target = ir.Module("finish"), host_target(isa)
-    module.triple = target.triple
+    module = ir.Module("finish")
     emit(module, kernel, row)
-    loaded = LoadedObject([compile_object(module, target, True)], [finish_symbol(kernel)])
-    pointers, numbers = [ctypes.c_void_p] * 2, [ctypes.c_int64] * 4
-    finish = ctypes.CFUNCTYPE(None, *pointers, *numbers)(loaded.addresses[finish_symbol(kernel)])
+    (finish,) = loaded(module, isa, [finish_symbol(kernel)], 2, 4, inlines=True)
     given = {
         "scale": uniform(1, (COLUMNS,), dtype.name),
         "residual": uniform(2, (ROWS, COLUMNS), dtype.name),

@@ -2,13 +2,16 @@
 
 import ctypes
 import itertools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from llvmlite import ir
+from tests.codegen.llvm.objects import loaded
 from tests.conftest import HOST_ISAS
 
-from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, const
+from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, begun, const
 from ftuner.codegen.llvm.ir.lanes import (
     LEAST_ALIGNED,
     by_vectors,
@@ -17,20 +20,16 @@ from ftuner.codegen.llvm.ir.lanes import (
     mask_of,
     store_lanes,
 )
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
-from ftuner.codegen.llvm.objects.loading import LoadedObject
 
 LANES = 8
 WIDE = ir.VectorType(I64, LANES)
 
 
-def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> LoadedObject:
+def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> Callable[..., Any]:
     """`void f(source, target, count)`: 64-bit integers narrowed; `constant`: their number is in the
     code; `twice`: as of `by_vectors`."""
     module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, I64]), "f")
-    source, target, given = function.args
-    builder = IRBuilder(function.append_basic_block("entry"))
+    builder, (source, target, given) = begun(module, ir.FunctionType(VOID, [PTR, PTR, I64]), "f")
     narrow = ir.VectorType(ir.IntType(bits), LANES)
 
     def vector(base: ir.Value, left: ir.Value | None) -> None:
@@ -42,7 +41,7 @@ def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> L
 
     by_vectors(builder, const(0), const(count) if constant else given, LANES, vector, twice)
     builder.ret_void()
-    return LoadedObject([compile_object(module, host_target(isa))], ["f"])
+    return loaded(module, isa, ["f"], 2, 1)[0]
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
@@ -50,20 +49,17 @@ def narrowing(isa: str, count: int, bits: int, constant: bool, twice: bool) -> L
 def test_narrowed_integers_end_where_they_end(isa: str, bits: int) -> None:
     for count in (0, 1, 2, 7, 8, 9, 15, 17):
         for constant, twice in itertools.product((True, False), repeat=2):
-            code = narrowing(isa, count, bits, constant, twice)
+            run = narrowing(isa, count, bits, constant, twice)
             source = np.arange(1, count + 1, dtype=np.int64)
             target = np.full(count + 16, -1, f"int{bits}")
-            run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-            run(code.addresses["f"])(source.ctypes.data, target.ctypes.data, count)
+            run(source.ctypes.data, target.ctypes.data, count)
             assert target.tolist() == [*range(1, count + 1), *[-1] * 16], (count, constant, twice)
 
 
 def test_vectors_begin_where_stores_are_aligned() -> None:
     """All but the first and the last one of many; fewer overlap at the first alone."""
     module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(I64, [PTR, I64, I64]), "f")
-    bases, count, ahead = function.args
-    builder = IRBuilder(function.append_basic_block("entry"))
+    builder, (bases, count, ahead) = begun(module, ir.FunctionType(I64, [PTR, I64, I64]), "f")
     vectors = builder.reserve(I64)
     builder.store(0, vectors)
 
@@ -74,11 +70,10 @@ def test_vectors_begin_where_stores_are_aligned() -> None:
 
     by_whole_vectors(builder, const(0), count, LANES, vector, ahead)
     builder.ret(builder.load(vectors, typ=I64))
-    code = LoadedObject([compile_object(module, host_target(HOST_ISAS[0]))], ["f"])
-    run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    (run,) = loaded(module, HOST_ISAS[0], ["f"], 1, 2, ctypes.c_int64)
     found = np.empty(100, np.int64)
     for count, ahead in itertools.product(range(LANES, 20 * LANES), range(1, LANES + 1)):
-        number = run(code.addresses["f"])(found.ctypes.data, count, ahead)
+        number = run(found.ctypes.data, count, ahead)
         begins = found[:number].tolist()
         steps = np.diff(begins)
         assert (begins[0], begins[-1]) == (0, count - LANES)

@@ -5,12 +5,13 @@ import re
 import llvmlite.ir as ir
 import numpy as np
 import pytest
+from tests.codegen.llvm.objects import target_of
 from tests.codegen.llvm.test_product import Loaded
 from tests.reference import Array, lie
 
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions
 from ftuner.codegen.llvm.kernels.product import emit_ukernel
-from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
+from ftuner.codegen.llvm.objects.jit import compile_assembly
 from ftuner.core.cpu.tile import ROW, WINDOW, RegisterTile, UKernel
 from ftuner.core.dtype import BFLOAT16, UINT8, DType
 from ftuner.core.product import WORD_PRODUCTS
@@ -36,20 +37,20 @@ def kernel_of(
     return UKernel(tile, WORD_PRODUCTS[rows], "avx512", LANES, a_layout, tail=tail)
 
 
+def tile_instructions(kernel: UKernel) -> list[str]:
+    module = ir.Module("kernel")
+    emit_ukernel(module, kernel, CodeOptions(instruction_set("avx512"), KLoopTuning(), 64))
+    target = target_of("avx512", "amx-tile", "amx-int8", "amx-bf16", cpu="sapphirerapids")
+    return re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?", compile_assembly(module, target))
+
+
 @pytest.mark.parametrize("a_layout", [ROW, WINDOW])
 @pytest.mark.parametrize("rows", DTYPES, ids=str)
 def test_code(rows: DType, a_layout: str) -> None:
     """The unit is configured before all tiles and released after them; whole steps and those that
     are left over read A once for all vectors of B."""
-    isa = instruction_set("avx512")
-    features = f"{isa.features},+amx-tile,+amx-int8,+amx-bf16"
-    target = Target("x86_64-unknown-linux-gnu", "sapphirerapids", features)
     for mr, vectors in ((1, 1), (13, 4), (16, 4)):
-        module = ir.Module("kernel")
-        module.triple = target.triple
-        kernel = kernel_of(rows, mr, vectors, a_layout=a_layout)
-        emit_ukernel(module, kernel, CodeOptions(isa, KLoopTuning(), 64))
-        found = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?", compile_assembly(module, target))
+        found = tile_instructions(kernel_of(rows, mr, vectors, a_layout=a_layout))
         name = "tdpbusd" if rows == UINT8 else "tdpbf16ps"
         assert (found[0], found[-1]) == ("ldtilecfg", "tilerelease")
         assert found.count("ldtilecfg") == 1
@@ -61,14 +62,7 @@ def test_code(rows: DType, a_layout: str) -> None:
 @pytest.mark.parametrize("rows", DTYPES, ids=str)
 def test_code_of_several_tiles_of_rows(rows: DType) -> None:
     """What is loaded is multiplied by all tiles of the other operand."""
-    isa = instruction_set("avx512")
-    features = f"{isa.features},+amx-tile,+amx-int8,+amx-bf16"
-    target = Target("x86_64-unknown-linux-gnu", "sapphirerapids", features)
-    module = ir.Module("kernel")
-    module.triple = target.triple
-    kernel = kernel_of(rows, 32, 2, parts=2)
-    emit_ukernel(module, kernel, CodeOptions(isa, KLoopTuning(), 64))
-    found = re.findall(r"\t(ldtilecfg|tile\w+|tdp\w+)\t?", compile_assembly(module, target))
+    found = tile_instructions(kernel_of(rows, 32, 2, parts=2))
     counts = {name: found.count(name) for name in ("tileloadd", "tilestored", "tilezero")}
     assert counts == {"tileloadd": 2 * 4, "tilestored": 4, "tilezero": 4}
     assert found.count("tdpbusd" if rows == UINT8 else "tdpbf16ps") == 2 * 4

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.codegen.llvm.objects import target_of
 
 from ftuner.codegen.llvm.kernels.microbenchmarks import (
     CHAIN_STEPS,
@@ -11,26 +12,21 @@ from ftuner.codegen.llvm.kernels.microbenchmarks import (
     SYMBOLS,
     emit,
 )
-from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
+from ftuner.codegen.llvm.objects.jit import compile_assembly
 from ftuner.hardware.isa import INSTRUCTION_SETS
 
-TARGETS = {
-    "sse2": ("x86_64-unknown-linux-gnu", "x86-64"),
-    "avx2": ("x86_64-unknown-linux-gnu", "haswell"),
-    "avx512": ("x86_64-unknown-linux-gnu", "icelake-server"),
-    "neon": ("aarch64-unknown-linux-gnu", "neoverse-n1"),
+CODE = {
+    "sse2": ("x86-64", r"\bmulps\b"),
+    "avx2": ("haswell", r"\bvfmadd"),
+    "avx512": ("icelake-server", r"\bvfmadd"),
+    "neon": ("neoverse-n1", r"\bfmla\b"),
 }
-MULTIPLY_ADD = {
-    "sse2": r"\bmulps\b",
-    "avx2": r"\bvfmadd",
-    "avx512": r"\bvfmadd",
-    "neon": r"\bfmla\b",
-}
+"""A CPU of each ISA, and its multiply-adds."""
 
 
 def function_texts(name: str) -> dict[str, str]:
-    row, (triple, cpu) = INSTRUCTION_SETS[name], TARGETS[name]
-    assembly = compile_assembly(emit(row), Target(triple, cpu, row.features))
+    target = target_of(name, cpu=CODE[name][0])
+    assembly = compile_assembly(emit(INSTRUCTION_SETS[name]), target)
     parts = re.split(rf"^({'|'.join(SYMBOLS)}):", assembly, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
@@ -39,9 +35,9 @@ def function_texts(name: str) -> dict[str, str]:
 def test_instructions(name: str) -> None:
     texts = function_texts(name)
     assert set(texts) == set(SYMBOLS)
-    chains = INSTRUCTION_SETS[name].vector_registers * 3 // 4
-    assert len(re.findall(MULTIPLY_ADD[name], texts["issue"])) == chains * ISSUE_STEPS
-    chain = MULTIPLY_ADD[name] if INSTRUCTION_SETS[name].fused else r"\baddps\b"
+    chains, (_, multiply_add) = INSTRUCTION_SETS[name].vector_registers * 3 // 4, CODE[name]
+    assert len(re.findall(multiply_add, texts["issue"])) == chains * ISSUE_STEPS
+    chain = multiply_add if INSTRUCTION_SETS[name].fused else r"\baddps\b"
     assert len(re.findall(chain, texts["latency"])) == CHAIN_STEPS
     xors = r"\bxorq\b" if name != "neon" else r"\beor\tx"
     assert len(re.findall(xors, texts["clock"])) == CHAIN_STEPS // 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import replace
 import llvmlite.ir as ir
 import numpy as np
 import pytest
+from tests.codegen.llvm.objects import loaded, target_of
 from tests.conftest import HOST_ISAS, recorded_cpus
 from tests.reference import Array, assert_product, lie, uniform
 
@@ -19,13 +19,7 @@ from ftuner.codegen.llvm.kernels.dot import emit_dot
 from ftuner.codegen.llvm.kernels.k_loop import CodeOptions, steps_of_round
 from ftuner.codegen.llvm.kernels.product import emit_ukernel
 from ftuner.codegen.llvm.native.records import Context
-from ftuner.codegen.llvm.objects.jit import (
-    Target,
-    compile_assembly,
-    compile_object,
-    host_target,
-)
-from ftuner.codegen.llvm.objects.loading import LoadedObject
+from ftuner.codegen.llvm.objects.jit import Target, compile_assembly
 from ftuner.core.cpu.tile import COLUMN, DOT, PACKED, ROW, STRIDED, RegisterTile, UKernel
 from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT32, FLOAT64, INT8, UINT8, DType
 from ftuner.core.product import WORD_PRODUCTS, product_types
@@ -52,14 +46,11 @@ CPUS = {
 """LLVM's names for the recorded machines."""
 
 
-def target_of(machine: CpuHardware, isa: Isa) -> Target:
-    triple = {
-        "x86_64": "x86_64-unknown-linux-gnu",
-        "aarch64": "aarch64-unknown-linux-gnu",
-    }[machine.architecture]
+def recorded_target(machine: CpuHardware, isa: Isa) -> Target:
     off = ",-avx" if isa.name == "sse2" else ",-avx512f" if isa.name == "avx2" else ""
-    row = instruction_set(isa.name)
-    return Target(triple, row.scheduling_model or CPUS[machine.name], row.features + off)
+    model = instruction_set(isa.name).scheduling_model or CPUS[machine.name]
+    target = target_of(isa.name, cpu=model)
+    return replace(target, features=target.features + off)
 
 
 def row_of(isa: str, fused: bool, masked: bool = False) -> InstructionSet:
@@ -99,10 +90,7 @@ MULTIPLY_ADD = {
 }
 STACK = {"x86_64": r"\(%rsp", "aarch64": r"\[sp"}
 VECTOR = {"x86_64": r"%[xyz]mm\d+", "aarch64": r"\b[qdsv]\d+"}
-MOVE = {
-    "x86_64": r"\tv?mov[au]p[sd]\t%[xyz]mm\d+, %[xyz]mm\d+",
-    "aarch64": r"\tmov\tv\d+\S*, v\d+",
-}
+MOVE = {"x86_64": r"\tv?mov[au]p[sd]\t%[xyz]mm\d+, %[xyz]mm\d+", "aarch64": r"\tmov\tv\d+\S*, v\d+"}
 
 
 def k_loops(assembly: str, multiply_add: str, multiply_adds: int) -> list[list[str]]:
@@ -135,7 +123,7 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
     architecture = recorded.architecture
     for isa in recorded.isas:
         library = build_library(recorded, isa.name, product_types(dtype))
-        target = target_of(recorded, isa)
+        target = recorded_target(recorded, isa)
         pattern = MULTIPLY_ADD[architecture, isa.fused]
         for width in library.widths:
             families = [
@@ -169,15 +157,14 @@ def test_the_k_loop_stays_in_registers(recorded: CpuHardware, dtype: DType) -> N
 
 
 @pytest.mark.parametrize(
-    ("machine", "register"),
-    [("xeon-8375c", "zmm"), ("core-i7-8700", "ymm"), ("graviton2", "v")],
+    ("machine", "register"), [("xeon-8375c", "zmm"), ("core-i7-8700", "ymm"), ("graviton2", "v")]
 )
 def test_the_k_loop_uses_whole_vectors(machine: str, register: str) -> None:
     hardware = next(m for m in recorded_cpus() if m.name == machine)
     isa = hardware.widest
     library = build_library(hardware, isa.name, FLOATS)
     kernel = library.family(library.widths[0], False, COLUMN, PACKED).kernels[-1]
-    target = target_of(hardware, isa)
+    target = recorded_target(hardware, isa)
     pattern = MULTIPLY_ADD[hardware.architecture, True]
     assembly = compile_assembly(module_of(kernel, True, target.triple), target)
     loops = k_loops(assembly, pattern, kernel.mr * kernel.tile.vectors)
@@ -191,9 +178,7 @@ def test_words_are_multiplied_by_one_instruction_of_arm(rows: DType) -> None:
     """Without a CPU that has it: one in each of the tile's vectors and steps of a round."""
     row = instruction_set("neon")
     types, tile = WORD_PRODUCTS[rows], RegisterTile(4, 2, 1)
-    target = Target(
-        "aarch64-unknown-linux-gnu", row.scheduling_model, f"{row.features},+i8mm,+bf16"
-    )
+    target = target_of(row.name, "i8mm", "bf16", cpu=row.scheduling_model)
     kernel = UKernel(tile, types, row.name, 4)
     module = ir.Module("kernel")
     module.triple = target.triple
@@ -214,11 +199,7 @@ class Loaded:
 
     def __init__(self, kernel: UKernel, fused: bool, isa: str, masked: bool) -> None:
         self.kernel = kernel
-        target = host_target(isa)
-        data = compile_object(module_of(kernel, fused, target.triple, masked), target)
-        self._object = LoadedObject([data], [kernel.symbol])
-        prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 4)
-        self._call = prototype(self._object.addresses[kernel.symbol])
+        (self._call,) = loaded(module_of(kernel, fused, "", masked), isa, [kernel.symbol], 4, 4)
 
     def __call__(
         self, a: Array, b: Array, c: Array, tiles: int = 1, accumulate: bool = False

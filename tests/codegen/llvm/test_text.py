@@ -3,12 +3,12 @@
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
 import pytest
+from tests.codegen.llvm.objects import target_of
 
 from ftuner.codegen.llvm.ir.builder import I1, I8, I32, I64, PTR, VOID, IRBuilder
 from ftuner.codegen.llvm.ir.text import module_text
 from ftuner.codegen.llvm.objects.bundle import Bundle, family_bundle, runtime_bundle
 from ftuner.codegen.llvm.objects.compile import bundle_module
-from ftuner.codegen.llvm.objects.jit import Target
 from ftuner.core.cpu.tile import RegisterTile, UKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR, Operand, applied
@@ -17,7 +17,7 @@ from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.tuning import KLoopTuning, NativeTuning
 
 ISA = instruction_set("avx2")
-TARGET = Target("x86_64-unknown-linux-gnu", "x86-64", ISA.features)
+TARGET = target_of("avx2")
 KERNEL = UKernel(
     RegisterTile(3, 2, 1), product_types(FLOAT32), ISA.name, 8,
     epilogue=applied("silu", applied("add", ACCUMULATOR, Operand("bias", "column"))),

@@ -9,7 +9,7 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
-from tests.codegen.llvm.exact import EXACT, gated
+from tests.codegen.llvm.exact import EXACT, INF, NAN, SPECIALS, SPECIALS_OF_SWISH, gated
 from tests.codegen.llvm.vector_running import FUNCTIONS, PERIODIC, all_cases, run, run_expression
 
 from ftuner.codegen.llvm.ir import vector_math as vecmath
@@ -146,37 +146,6 @@ def test_error_is_within_four_ulp(name, case):
     assert error[worst] <= MAX_ULP, f"{name}({where!r}) is off by {error[worst]} ulp"
 
 
-INF, NAN = math.inf, math.nan
-SPECIALS = {
-    "exp": [(NAN, NAN), (INF, INF), (-INF, 0.0), (0.0, 1.0), (-0.0, 1.0), (1e30, INF)],
-    "log": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, -INF), (-0.0, -INF), (-1.0, NAN)],
-    "log1p": [(NAN, NAN), (INF, INF), (-INF, NAN), (0.0, 0.0), (-0.0, -0.0), (-1.0, -INF)],
-    "tanh": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
-    "sigmoid": [(NAN, NAN), (INF, 1.0), (-INF, 0.0), (0.0, 0.5), (-0.0, 0.5), (-1e30, 0.0)],
-    "erf": [(NAN, NAN), (INF, 1.0), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0)],
-    "erfc": [(NAN, NAN), (INF, 0.0), (-INF, 2.0), (0.0, 1.0), (-0.0, 1.0), (1e30, 0.0)],
-    "expm1": [(NAN, NAN), (INF, INF), (-INF, -1.0), (0.0, 0.0), (-0.0, -0.0), (1e30, INF)],
-    "softplus": [(NAN, NAN), (INF, INF), (-INF, 0.0), (1e30, 1e30), (-1e30, 0.0)],
-}
-GATED = [(NAN, NAN), (INF, INF), (-INF, -0.0), (0.0, 0.0), (-0.0, -0.0), (9e9, 9e9), (-9e9, -0.0)]
-ODD = [(NAN, NAN), (0.0, 0.0), (-0.0, -0.0)]
-SPECIALS |= {
-    "sin": [*ODD, (INF, NAN), (-INF, NAN)],
-    "cos": [(NAN, NAN), (INF, NAN), (-INF, NAN), (0.0, 1.0), (-0.0, 1.0)],
-    "tan": [*ODD, (INF, NAN), (-INF, NAN)],
-    "atan": [*ODD, (INF, math.pi / 2), (-INF, -math.pi / 2)],
-    "asin": [*ODD, (1.0, math.pi / 2), (-1.0, -math.pi / 2), (2.0, NAN), (-INF, NAN)],
-    "acos": [(NAN, NAN), (1.0, 0.0), (-1.0, math.pi), (2.0, NAN), (-2.0, NAN), (INF, NAN)],
-    "sinh": [*ODD, (INF, INF), (-INF, -INF), (1e30, INF), (-1e30, -INF)],
-    "cosh": [(NAN, NAN), (0.0, 1.0), (INF, INF), (-INF, INF), (1e30, INF)],
-    "asinh": [*ODD, (INF, INF), (-INF, -INF)],
-    "acosh": [(NAN, NAN), (INF, INF), (1.0, 0.0), (0.5, NAN), (-2.0, NAN), (-1e30, NAN),
-              (-INF, NAN)],
-    "atanh": [*ODD, (1.0, INF), (-1.0, -INF), (2.0, NAN), (-1e30, NAN), (INF, NAN)],
-    "gelu": GATED, "gelu_tanh": GATED, "silu": GATED, "mish": GATED, "hard_swish": GATED,
-}  # fmt: skip
-
-
 @pytest.mark.each_value
 @all_cases
 @pytest.mark.parametrize("name", SPECIALS)
@@ -228,42 +197,30 @@ def test_a_far_lane_leaves_the_others_alone(name, case):
     np.testing.assert_array_equal(np.delete(among, np.s_[::7]), np.delete(near, np.s_[::7]))
 
 
-def run_weights(case, x):
-    return run(lambda builder, v: vecmath.exp2_flushed(builder, v, fused=case.fused), case, x)
-
-
 @all_cases
-def test_weights_of_a_softmax(case):
-    """Powers of two up to one; what is not normal any more is zero."""
-    lowest = np.finfo(case.dtype).minexp
+@pytest.mark.parametrize(("name", "power"), [("exp_flushed", np.exp), ("exp2_flushed", np.exp2)])
+def test_powers_of_a_softmax(name, power, case):
+    """Powers up to one; what is not normal any more is zero."""
+
+    def flushed(x):
+        function = getattr(vecmath, name)
+        return run(lambda builder, v: function(builder, v, fused=case.fused), case, x)
+
+    info = np.finfo(case.dtype)
+    lowest = np.log(info.smallest_normal, dtype=case.dtype) if power is np.exp else info.minexp
     x = np.concatenate([
-        np.random.default_rng(0).uniform(lowest, 0.0, 20_000), np.arange(lowest, 1.0),
+        np.random.default_rng(0).uniform(lowest, 0.0, 20_000), np.arange(np.ceil(lowest), 1.0),
         [-0.0, -0.5, -1e-30], [lowest - 0.01, 2.0 * lowest, -1e30, -INF, NAN],
     ]).astype(case.dtype)  # fmt: skip
-    got = run_weights(case, x)
-    expected = np.exp2(x.astype(np.longdouble))
+    got = flushed(x)
+    expected = power(x.astype(np.longdouble))
     assert np.all(got[-5:-1] == 0.0)
     assert np.isnan(got[-1])
     error = np.abs(got[:-5] - expected[:-5]) / np.spacing(expected[:-5].astype(case.dtype))
     assert error.max() <= 2.0
-    whole = x[(x == np.rint(x)) & (x >= lowest)]
-    assert np.array_equal(run_weights(case, whole), np.exp2(whole))
-
-
-@all_cases
-def test_powers_of_a_softmax(case):
-    """Powers of e up to one; what is not normal any more is zero."""
-    lowest = np.log(np.finfo(case.dtype).smallest_normal, dtype=case.dtype)
-    x = np.concatenate([
-        np.random.default_rng(0).uniform(lowest, 0.0, 20_000),
-        [-0.0, -0.5, -1e-30], [lowest - 0.1, 2.0 * lowest, -1e30, -INF, NAN],
-    ]).astype(case.dtype)  # fmt: skip
-    got = run(lambda builder, v: vecmath.exp_flushed(builder, v, fused=case.fused), case, x)
-    expected = np.exp(x.astype(np.longdouble))
-    assert np.all(got[-5:-1] == 0.0)
-    assert np.isnan(got[-1])
-    error = np.abs(got[:-5] - expected[:-5]) / np.spacing(expected[:-5].astype(case.dtype))
-    assert error.max() <= 2.0
+    if power is np.exp2:
+        whole = x[(x == np.rint(x)) & (x >= lowest)]
+        assert np.array_equal(flushed(whole), np.exp2(whole))
 
 
 @cache
@@ -297,9 +254,7 @@ def test_swish_is_within_four_ulp_for_the_slopes_of_models(case):
 
 @all_cases
 def test_swish_of_infinities(case):
-    x = np.array([NAN, 1.0, INF, -INF, INF, -INF, 0.0, -0.0, -1e30])
-    slope = np.array([1.0, NAN, 2.0, 2.0, -2.0, -2.0, 2.0, 2.0, 2.0])
-    expected = np.array([NAN, NAN, INF, -0.0, 0.0, -INF, 0.0, -0.0, -0.0])
+    x, slope, expected = np.array(SPECIALS_OF_SWISH)
     operands = {"acc": x, "y": slope}
     got = run_expression(applied("swish", ACCUMULATOR, Operand("y", "matrix")), case, **operands)
     np.testing.assert_array_equal(got, expected)

@@ -1,16 +1,14 @@
 """Functions and expressions on vectors, compiled for an ISA and run where the machine has it."""
 
-import ctypes
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from llvmlite import ir
+from tests.codegen.llvm.objects import loaded
 
 from ftuner.codegen.llvm.ir.builder import IRBuilder
 from ftuner.codegen.llvm.ir.functions import emit
-from ftuner.codegen.llvm.objects.jit import compile_object, host_target
-from ftuner.codegen.llvm.objects.loading import LoadedObject
 
 FUNCTIONS = (
     "exp", "expm1", "log", "tanh", "sigmoid", "erf", "erfc", "gelu", "gelu_tanh", "silu",
@@ -90,19 +88,17 @@ def module_of(body, case, inputs):
 
 def run(body, case, *arrays):
     """`body` of the arrays, elementwise, compiled for the case; skips if the host lacks the ISA."""
+    module = module_of(body, case, len(arrays))
     try:
-        target = host_target(case.isa)
+        (function,) = loaded(module, case.isa, ["f"], len(arrays) + 1, 1)
     except AssertionError as lacking:
         pytest.skip(str(lacking))
-    loaded = LoadedObject([compile_object(module_of(body, case, len(arrays)), target)], ["f"])
     lanes = max(case.lanes, 1)
     count = arrays[0].size
     vectors = -(-count // lanes)
     padded = [np.pad(a.astype(case.dtype), (0, vectors * lanes - count)) for a in arrays]
     out = np.empty_like(padded[0])
-    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*padded, out)]
-    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(pointers), ctypes.c_int64)
-    prototype(loaded.addresses["f"])(*pointers, vectors)
+    function(*(a.ctypes.data for a in (*padded, out)), vectors)
     return out[:count]
 
 

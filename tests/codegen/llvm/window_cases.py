@@ -3,13 +3,11 @@
 from typing import Any
 
 import numpy as np
-from tests.codegen.llvm.nest_running import EXTENTS, A, Array, B, C, Case, extreme, values
+from tests.codegen.llvm.nest_running import SOME, A, Array, B, C, Case, extreme, values
 
 from ftuner.core.dim import Dim, Shape
 from ftuner.graph.operators import OPERATORS
 from ftuner.graph.ops.windows import ARGMAX
-
-SOME = tuple(e for e in EXTENTS if all(e.values()))
 
 
 def _window(

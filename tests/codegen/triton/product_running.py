@@ -100,15 +100,20 @@ def described_by(tensor: torch.Tensor, rows: int, columns: int) -> TensorDescrip
     return TensorDescriptor(tensor, list(tensor.shape), strides, [1, rows, columns])
 
 
+def address_space(size: int) -> mmap.mmap:
+    """Bytes of which only those that are touched take memory."""
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+        return mmap.mmap(-1, size, flags=flags)
+    except (OSError, AttributeError):
+        pytest.skip("the system does not lend address space that it may not have")
+
+
 class Sparse:
     """Address space for float16 matrices of which few pages are ever touched."""
 
     def __init__(self, elements: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        try:
-            self.memory = mmap.mmap(-1, 2 * elements, flags=flags)
-        except OSError:
-            pytest.skip("the system does not lend address space that it may not have")
+        self.memory = address_space(2 * elements)
 
     def matrix(self, shape: tuple[int, int, int], strides: tuple[int, int, int]) -> torch.Tensor:
         everything = torch.frombuffer(self.memory, dtype=torch.float16)

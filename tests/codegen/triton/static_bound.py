@@ -38,49 +38,19 @@ _LATENCY = {
 }  # fmt: skip
 """Cycles from issue to result, where a scoreboard is set; loads of global memory from L2."""
 _OTHER_LATENCY = 6
-_HALVES = frozenset(
-    [
-        "FMNMX",
-        "FMNMX3",
-        "FSEL",
-        "FSETP",
-        "ISETP",
-        "LOP3",
-        "IADD3",
-        "PRMT",
-        "SHF",
-        "SEL",
-        "LEA",
-        "F2FP",
-        "VIADD",
-        "VIMNMX",
-        "VIADDMNMX",
-        "IMNMX",
-        "SGXT",
-        "IABS",
-        "PLOP3",
-        "POPC",
-    ]
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HALVES = _names(
+    "FMNMX FMNMX3 FSEL FSETP ISETP LOP3 IADD3 PRMT SHF SEL LEA F2FP VIADD VIMNMX VIADDMNMX "
+    "IMNMX SGXT IABS PLOP3 POPC"
 )
 """Instructions of the unit with 16 lanes."""
-_FLOATS = frozenset(["FFMA", "FADD", "FMUL", "FFMA2", "FADD2", "FMUL2", "HFMA2"])
-_MEMORY = frozenset(
-    [
-        "LDS",
-        "STS",
-        "LDSM",
-        "STSM",
-        "LDG",
-        "STG",
-        "LDGSTS",
-        "SHFL",
-        "LDL",
-        "STL",
-        "ATOMS",
-        "RED",
-        "ATOMG",
-    ]
-)
+_FLOATS = _names("FFMA FADD FMUL FFMA2 FADD2 FMUL2 HFMA2")
+_MEMORY = _names("LDS STS LDSM STSM LDG STG LDGSTS SHFL LDL STL ATOMS RED ATOMG")
 _BY_ONE = ("UTCHMMA", "UTCQMMA")
 """Matrix instructions for tensor memory, which one thread issues for the block."""
 _SHAPE = re.compile(r"\.(\d+)x(\d+)x(\d+)\.")

@@ -6,17 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from ftuner.core.attention_softmax import AttentionSoftmax
-from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
-from ftuner.core.gpu.attention import AttentionMask, AttentionTile
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.attention_running import (  # noqa: E402
+from tests.codegen.triton.attention_running import (
     EXTENTS,
     SCALE,
     TORCH_DTYPES,
@@ -30,6 +23,10 @@ from tests.codegen.triton.attention_running import (  # noqa: E402
     random,
     run,
 )
+
+from ftuner.core.attention_softmax import AttentionSoftmax
+from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, GPU_DTYPES, DType
+from ftuner.core.gpu.attention import AttentionMask, AttentionTile
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""

@@ -10,8 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.attention_running import (
+    SCALE,
+    SENTINEL,
+    Launcher,
+    Operands,
+    assert_attention,
+    check,
+    kernel_of,
+    operands_of,
+    random,
+)
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 
 from ftuner.core.attention_softmax import AttentionSoftmax
@@ -25,21 +37,6 @@ from ftuner.core.gpu.attention import (
 )
 from ftuner.planner.gpu.plan import AttentionProblem
 from ftuner.schedules.attention.gpu_kernel import SEARCH, attention_source
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.attention_running import (  # noqa: E402
-    SCALE,
-    SENTINEL,
-    Launcher,
-    Operands,
-    assert_attention,
-    check,
-    kernel_of,
-    operands_of,
-    random,
-)
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 """NumPy, in the interpreter, says what a GPU does not: that NaN and infinity arose."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
+from tests.recorded_gpus import gpu
 
 from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT32, INT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionMask
-from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.hardware.recorded import load_recorded
 from ftuner.schedules.attention.gpu_cost_tile import (
     instruction_of,
     registers_per_thread,
@@ -21,10 +21,6 @@ from ftuner.schedules.attention.gpu_cost_tile import (
 )
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import attention_planner
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 SAVED_BYTES = 32
 """Of a thread: what ptxas puts aside outside of loops for the sake of a round number of registers.
@@ -43,18 +39,12 @@ class Case:
         return f"{self.chip}-{self.kernel.symbol[10:]}"
 
 
-def hardware_of(name: str) -> GpuHardware:
-    found = load_recorded(name)
-    assert isinstance(found, GpuHardware)
-    return found
-
-
 def case_of(
     chip: str, form: AttentionForm, height: int, patterns: tuple[str, ...], packed: bool = False,
     split: bool = False,
 ) -> Case:  # fmt: skip
     """The kernel of one height."""
-    for kernel in attention_planner(hardware_of(chip), form, packed).kernels:
+    for kernel in attention_planner(gpu(chip), form, packed).kernels:
         if (kernel.tile.bq, kernel.packed, kernel.split) == (height, packed, split):
             return Case(chip, kernel, patterns)
     raise AssertionError(f"no plan for {chip} has {height} rows")
@@ -118,15 +108,14 @@ STRIDES = {1: 64, 2: 32, 3: 16}
 def results() -> dict[Case, Compiled]:
     every = [*CASES, *UNALIGNED]
     pairs = [
-        (attention_source(case.kernel), TARGETS[hardware_of(case.chip).architecture])
-        for case in every
+        (attention_source(case.kernel), TARGETS[gpu(case.chip).architecture]) for case in every
     ]
     return dict(zip(every, compile_all(pairs), strict=True))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_kernel_takes_what_its_model_says(case: Case) -> None:
-    compiled, hardware, kernel = results()[case], hardware_of(case.chip), case.kernel
+    compiled, hardware, kernel = results()[case], gpu(case.chip), case.kernel
     assert compiled.error == ""
     found = compiled.resources
     assert found is not None

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.codegen.triton.resource_model import disagreements
 from tests.gpu_kernels import product_kernel
 
@@ -18,10 +19,6 @@ from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, applied, relu
 from ftuner.core.gpu.tile import BlockTile, Multiply, Order, ProductKernel
 from ftuner.errors import ObjectFileError
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")
 GELU, SUM = applied("gelu", ACCUMULATOR + BIAS), ACCUMULATOR + RESIDUAL

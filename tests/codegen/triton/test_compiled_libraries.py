@@ -1,20 +1,16 @@
 """Whole libraries compiled ahead of time, without a GPU: every uKernel is what its model says."""
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.codegen.triton.resource_model import disagreements
 from tests.conftest import share
+from tests.recorded_gpus import gpu
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.tile import Multiply
-from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.hardware.recorded import load_recorded
 from ftuner.ukernels.gpu.library import build_gpu_library
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 LIBRARIES: list[tuple[str, Multiply, int]] = [
     ("h200", "bfloat16", 0), ("a100-sxm-80gb", "bfloat16", 0), ("h200", "tf32", 0),
@@ -33,8 +29,7 @@ ONE_OF = 3
 )
 def test_a_library_is_what_its_model_says(number: int) -> None:
     chip, multiply, window = LIBRARIES[number]
-    hardware = load_recorded(chip)
-    assert isinstance(hardware, GpuHardware)
+    hardware = gpu(chip)
     dtype = FLOAT32 if multiply.startswith("tf32") else BFLOAT16
     kernels = build_gpu_library(hardware, dtype, multiply).kernels("k", "k", window=window)
     kernels = share(kernels, ONE_OF, number)

@@ -3,7 +3,7 @@ them."""
 
 import re
 
-import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.conftest import covering
 
 from ftuner.codegen.triton.targets import TARGETS
@@ -12,10 +12,6 @@ from ftuner.core.dtype import BFLOAT16, FLOAT32, DType
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
 from ftuner.core.gpu.schedule import DepthwiseKernel, depthwise_block
 from ftuner.schedules.depthwise.gpu_kernel import depthwise_source
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 BIAS = Operand("bias", "column")
 

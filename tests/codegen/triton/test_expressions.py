@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from ftuner.codegen.triton.expressions import epilogue_prelude, render_epilogue
 from ftuner.codegen.triton.source import HEADER, Source, load
@@ -9,9 +10,6 @@ from ftuner.core.expr import ACCUMULATOR, ACTIVATIONS, Constant, Expr, Operand
 from ftuner.core.expr import applied as function
 from ftuner.core.expr_values import evaluate
 from ftuner.errors import ExpressionError
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
 
 ROWS, COLUMNS = 16, 64
 BIAS = Operand("bias", "column")

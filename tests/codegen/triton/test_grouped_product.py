@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.product_running import TORCH_TYPES, Sparse
 from tests.gpu_kernels import product_kernel
 
 from ftuner.codegen.triton.product import ARGUMENTS, BEYOND_ALL, COLUMNS, LOOKED_AT, grouped_source
 from ftuner.codegen.triton.source import load
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
 from ftuner.core.gpu.tile import BlockTile, Order, ProductKernel
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.product_running import TORCH_TYPES, Sparse  # noqa: E402
 
 SMALL = BlockTile(16, 16, 16, 4, 2)
 ORDERS: tuple[Order, ...] = ("k", "spatial")

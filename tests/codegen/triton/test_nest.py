@@ -24,6 +24,7 @@ from tests.codegen.llvm.nest_running import (
     near_one,
     values,
 )
+from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small
 from tests.gpu_kernels import BLOCK_SIZES
 from tests.guarded import Guard
 
@@ -33,13 +34,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import Schedule, schedules_of, splits
 from ftuner.core.index_expr import Nest, Operand, Stage, Store, Writer
 from ftuner.errors import UnsupportedKernelError
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 OTHERS = frozenset({"float64", "int8", "int16", "uint8", "uint64"})
 """Dtypes of cases that are those of another dtype again, but for what is done to elements: they run

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.codegen.llvm.nest_cases import CASES
+from tests.codegen.triton.compiling import compile_all
 from tests.conftest import share
 from tests.core.test_access import nest_of
 from tests.gpu_kernels import BLOCK_SIZES
 
+from ftuner.codegen.triton.source import Source
+from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.access import Kernel, kernel_of
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import GPU_DTYPES, TENSOR_DTYPES
@@ -19,14 +22,6 @@ from ftuner.core.functions import FLOATS, SCALAR_FUNCTIONS
 from ftuner.core.gpu.schedule import Schedule, schedules_of, splits
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import contiguous
-
-pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
-
-from ftuner.codegen.triton.source import Source
-from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 B, S, T = symbol("B"), symbol("S"), symbol("T")

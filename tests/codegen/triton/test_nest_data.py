@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from tests.codegen.llvm.nest_running import A, B, C, Case, below, values_of
+from tests.codegen.triton.nest_launching import buffer, chosen, launch, small
 from tests.guarded import Guard
 
 from ftuner.core.access import kernel_of
@@ -10,13 +12,7 @@ from ftuner.core.dim import minimum
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Nest, Operand, Store, Writer
 from ftuner.graph.operators import OPERATORS
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 
 @pytest.mark.parametrize("kind", ["none", "add", "multiply", "maximum", "minimum"])

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.apart import Note, apart
 from tests.codegen.llvm.nest_running import (
     CASTS_OF_FLOATS,
@@ -20,6 +21,7 @@ from tests.codegen.llvm.nest_running import (
     one_nan_a_line,
     values_of,
 )
+from tests.codegen.triton.nest_launching import buffer, chosen, launch, small
 from tests.gpu_kernels import BLOCK_SIZES
 from tests.guarded import Guard, guarded
 from tests.wild_products import assert_product, wild_matrix
@@ -28,13 +30,7 @@ from ftuner.core.access import Kernel
 from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import Schedule, schedules_of
 from ftuner.graph.operators import OPERATORS
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 
 def run_one(case: Case, arrays: list[Array], schedule: Callable[[Kernel], Schedule] = small

@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.codegen.llvm.nest_cases import CASES
 from tests.codegen.llvm.nest_running import A, Array, B, Bindings, Case, extreme, values
+from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small
 
 from ftuner.core.access import kernel_of
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, GPU_DTYPES, INT64, TENSOR_DTYPES, DType
@@ -13,13 +15,7 @@ from ftuner.core.evaluation import evaluate
 from ftuner.core.index_expr import Nest, Operand, Store, Writer
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 
 class HalfCase(Case):

@@ -1,7 +1,6 @@
 """Kernels compute what their definitions say wherever operands and results lie: strides in any
 order, backwards, with gaps, and beyond 2**31 elements."""
 
-import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product as every
@@ -9,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.nest_launching import buffer, chosen, launch, small
+from tests.codegen.triton.product_running import address_space
 from tests.core.test_access import applications, layouts, nest_of
 
 from ftuner.core.access import kernel_of
@@ -19,13 +21,7 @@ from ftuner.core.dtype import BOOL, INT8, INT64
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
 from ftuner.core.index_expr import Nest, Operand
 from ftuner.graph.ir import TensorType
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.nest_launching import buffer, chosen, launch, small  # noqa: E402
-
-from ftuner.schedules.nest.gpu_kernel import nest_kernel  # noqa: E402
+from ftuner.schedules.nest.gpu_kernel import nest_kernel
 
 Memory = Sequence[np.ndarray[Any, Any]]
 REDUCTIONS = {"sum": np.sum, "product": np.prod, "maximum": np.max, "minimum": np.min}
@@ -126,17 +122,15 @@ def test_any_layout(application: tuple[Nest, tuple[TensorType, ...]], data: st.D
 # Far apart.
 
 
-def _space(elements: int) -> np.ndarray[Any, Any]:
-    """Bytes of which only those that are touched take memory."""
-    try:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-        return np.frombuffer(mmap.mmap(-1, elements, flags=flags), np.int8)
-    except (OSError, AttributeError):
-        pytest.skip("this system does not lend so much address space")
-
-
 FAR = 2**31 + 12345
 B, S = symbol("B"), symbol("S")
+
+
+def three_far_rows() -> np.ndarray[Any, Any]:
+    space = np.frombuffer(address_space(2 * FAR + 4096), np.int8)
+    for row in range(3):
+        space[row * FAR : row * FAR + 3] = range(3 * row + 1, 3 * row + 4)
+    return space
 
 
 @pytest.mark.parametrize("symbolic", [False, True])
@@ -144,9 +138,7 @@ def test_elements_beyond_31_bits(symbolic: bool) -> None:
     """A stride of the contiguous axis' neighbour, of the axis along lanes, an offset, and what
     data tells."""
     far: Any = S if symbolic else FAR
-    bindings = {"S": FAR, "B": 2}
-    space = _space(2 * FAR + 4096)
-    space[:3], space[FAR : FAR + 3], space[2 * FAR : 2 * FAR + 3] = (1, 2, 3), (4, 5, 6), (7, 8, 9)
+    bindings, space = {"S": FAR, "B": 2}, three_far_rows()
     by_rows = Operand(INT8, (3, 3), (far, 1))
     by_columns = Operand(INT8, (3, 3), (1, far))
     behind = Operand(INT8, (3, 3), (far * -1, 1), far * 2)
@@ -174,9 +166,7 @@ def test_elements_beyond_31_bits(symbolic: bool) -> None:
 
 def test_reductions_beyond_31_bits() -> None:
     """Of rows and of columns so far apart."""
-    space = _space(2 * FAR + 4096)
-    space[:3], space[FAR : FAR + 3], space[2 * FAR : 2 * FAR + 3] = (1, 2, 3), (4, 5, 6), (7, 8, 9)
-    tensor = torch.from_numpy(space)
+    tensor = torch.from_numpy(three_far_rows())
     for axes, wanted in (((0,), [12, 15, 18]), ((1,), [6, 15, 24])):
         nest, _ = nest_of("reduce", TensorType(INT8, (3, 3)), kind="sum", axes=axes)
         nest = replace(nest, operands=(Operand(INT8, (3, 3), (FAR, 1)),))

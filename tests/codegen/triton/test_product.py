@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.product_running import TORCH_TYPES, Sparse, run
 from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, GPU_DTYPES, DType
@@ -21,11 +23,6 @@ from ftuner.core.gpu.tile import (
     common_alignment,
 )
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.product_running import TORCH_TYPES, Sparse, run  # noqa: E402
-
 SMALL = BlockTile(16, 16, 16, 4, 2)
 ORDERS: tuple[Order, ...] = ("k", "spatial")
 LOADS: tuple[Loads, ...] = ("pointers", "descriptors")
@@ -33,7 +30,7 @@ BIAS, SCALE, RESIDUAL = Operand("bias", "column"), Operand("scale", "row"), Oper
 GUARD = 7.0
 """Around C, where nothing may be written."""
 # Significand bits that results keep; the interpreter cuts to bfloat16 where a GPU rounds.
-RESULT_BITS = {"float16": 11, "bfloat16": 7, "float32": 24}
+RESULT_BITS = {torch.float16: 11, torch.bfloat16: 7, torch.float32: 24}
 
 
 def kernel_of(
@@ -77,21 +74,26 @@ def guarded(shape: tuple[int, int, int], dtype: DType, aligned: bool = True) -> 
     return whole[:, :m, :n]
 
 
-def assert_product(
-    c: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    dtype: DType,
-    epilogue: Any = lambda x: x,
-    slope: float = 1.0,
-) -> None:
+def matrices(
+    kernel: ProductKernel, seed: int, m: int, n: int, k: int, batch: int = 1
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A, B and C, no more aligned than a kernel takes them."""
+    rng, orders = np.random.default_rng(seed), (kernel.a_order, kernel.b_order)
+    a, b = (
+        operand(rng, (batch, extent, k), kernel.dtype, order, kernel.alignment)
+        for extent, order in zip((m, n), orders, strict=True)
+    )
+    return a, b, guarded((batch, m, n), kernel.dtype, kernel.c_aligned)
+
+
+def assert_product(c: Any, a: Any, b: Any, epilogue: Any = lambda x: x, slope: float = 1.0) -> None:
     """`c` is epilogue(a b^T): sums within their worst-case bound, times the slope that the epilogue
     may have, the result within its own rounding; nothing but `c` was written."""
     wide_a, wide_b = a.double(), b.double().transpose(1, 2)
     expected = epilogue(wide_a @ wide_b)
     steps = a.shape[2] + 8
     bound = slope * steps * 2.0**-24 * (wide_a.abs() @ wide_b.abs() + 1.0)
-    bound = bound + 2.0 ** -RESULT_BITS[dtype.name] * expected.abs()
+    bound = bound + 2.0 ** -RESULT_BITS[c.dtype] * expected.abs()
     worst = ((c.double() - expected).abs() - bound).max().item() if c.numel() else 0.0
     assert worst <= 0.0, f"off by {worst} more than the bound"
     whole = torch.as_strided(c, (c._base.numel(),), (1,), 0) if c._base is not None else c
@@ -103,13 +105,11 @@ def assert_product(
 @pytest.mark.parametrize("orders", list(itertools.product(ORDERS, repeat=2)), ids="-".join)
 @pytest.mark.parametrize("dtype", GPU_DTYPES.values(), ids=str)
 def test_every_order_and_dtype(dtype: DType, orders: tuple[Order, Order], loads: Loads) -> None:
-    rng = np.random.default_rng(0)
     k = 40 if loads == "pointers" else 37
-    a = operand(rng, (1, 37, k), dtype, orders[0])
-    b = operand(rng, (1, 23, k), dtype, orders[1])
-    c = guarded((1, 37, 23), dtype)
-    run(kernel_of(dtype=dtype, orders=orders, loads=loads), a, b, c)
-    assert_product(c, a, b, dtype)
+    kernel = kernel_of(dtype=dtype, orders=orders, loads=loads)
+    a, b, c = matrices(kernel, 0, 37, 23, k)
+    run(kernel, a, b, c)
+    assert_product(c, a, b)
 
 
 @settings(max_examples=60)
@@ -136,20 +136,18 @@ def test_any_extents(
     counters = torch.zeros(1000, dtype=torch.int32)
     options = {"split_k": split_k, "programs": programs, "swizzle": swizzle, "counters": counters}
     run(kernel, a, b, c, rows=m // 32 * 32 if bands else None, **options)
-    assert_product(c, a, b, FLOAT32)
+    assert_product(c, a, b)
     assert not counters.any()
 
 
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("extents", [(1, 1, 1), (1, 16, 8), (17, 1, 16), (16, 16, 15), (31, 33, 1)])
 def test_ones_and_edges(extents: tuple[int, int, int], loads: Loads) -> None:
-    m, n, k = extents
-    rng = np.random.default_rng(1)
-    a, b = operand(rng, (1, m, k), FLOAT32), operand(rng, (1, n, k), FLOAT32)
-    c = guarded((1, m, n), FLOAT32)
     # Pointers read whole granules of k if they are told that it is aligned.
-    run(kernel_of(loads=loads, alignment=16 if loads == "descriptors" else 4), a, b, c)
-    assert_product(c, a, b, FLOAT32)
+    kernel = kernel_of(loads=loads, alignment=16 if loads == "descriptors" else 4)
+    a, b, c = matrices(kernel, 1, *extents)
+    run(kernel, a, b, c)
+    assert_product(c, a, b)
 
 
 @pytest.mark.parametrize("extents", [(5, 7, 0), (0, 7, 5), (5, 0, 5), (0, 0, 0)])
@@ -169,16 +167,14 @@ def test_empty_extents(extents: tuple[int, int, int], split: bool) -> None:
 @pytest.mark.parametrize("loads", LOADS)
 @pytest.mark.parametrize("rows", [0, 32, 64, 70])
 def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
-    rng = np.random.default_rng(2)
-    a, b = operand(rng, (2, 70, 24), FLOAT32), operand(rng, (2, 40, 24), FLOAT32)
-    c = guarded((2, 70, 40), FLOAT32)
     # What a row was before is added, so that a row done twice would show.
     kernel = kernel_of(
         BlockTile(32, 32, 16, 4, 2), BlockTile(16, 32, 16, 4, 2), loads=loads,
         epilogue=ACCUMULATOR + BEFORE,
     )  # fmt: skip
+    a, b, c = matrices(kernel, 2, 70, 40, 24, batch=2)
     run(kernel, a, b, c, {BEFORE.name: c}, rows=rows, programs=4)
-    assert_product(c, a, b, FLOAT32, lambda x: x + GUARD)
+    assert_product(c, a, b, lambda x: x + GUARD)
 
 
 @pytest.mark.each_value
@@ -186,15 +182,13 @@ def test_two_bands_cover_every_row_once(rows: int, loads: Loads) -> None:
 @pytest.mark.parametrize("split_k", [2, 3, 4, 5])
 def test_parts_of_k_are_added_in_their_order(split_k: int, loads: Loads) -> None:
     """Twice, so that the counters must have been reset; equal bit by bit, however many programs."""
-    rng = np.random.default_rng(3)
-    a, b = operand(rng, (2, 20, 76), FLOAT32), operand(rng, (2, 35, 76), FLOAT32)
     counters = torch.zeros(12, dtype=torch.int32)
     kernel = kernel_of(loads=loads, split=True, epilogue=relu(ACCUMULATOR))
     results = []
     for programs in (1, 7):
-        c = guarded((2, 20, 35), FLOAT32)
+        a, b, c = matrices(kernel, 3, 20, 35, 76, batch=2)
         run(kernel, a, b, c, split_k=split_k, programs=programs, counters=counters)
-        assert_product(c, a, b, FLOAT32, torch.relu)
+        assert_product(c, a, b, torch.relu)
         assert not counters.any()
         results.append(c.clone())
     assert torch.equal(*results)
@@ -203,11 +197,9 @@ def test_parts_of_k_are_added_in_their_order(split_k: int, loads: Loads) -> None
 def test_the_last_part_to_arrive_adds_them_up() -> None:
     """By its count, not by its number: with one arrival counted before, the second of three parts
     is the last, and adds what lies in the place of the third."""
-    rng = np.random.default_rng(4)
-    a, b = operand(rng, (1, 16, 64), FLOAT32), operand(rng, (1, 16, 64), FLOAT32)
-    c = guarded((1, 16, 16), FLOAT32)
-    counters = torch.ones(1, dtype=torch.int32)
-    run(kernel_of(split=True), a, b, c, split_k=3, programs=1, counters=counters)
+    kernel, counters = kernel_of(split=True), torch.ones(1, dtype=torch.int32)
+    a, b, c = matrices(kernel, 4, 16, 16, 64)
+    run(kernel, a, b, c, split_k=3, programs=1, counters=counters)
     assert counters.item() == 1
     assert torch.isnan(c).all()
 
@@ -244,7 +236,7 @@ def test_epilogues(name: str, dtype: DType, loads: Loads) -> None:
     c = guarded((batch, m, n), dtype)
     run(kernel, a, b, c, {"bias": bias, "scale": scale, "res": residual})
     # A value that is rounded inside weighs as much as the largest it is added to.
-    assert_product(c, a, b, dtype, reference, slope=8.0)
+    assert_product(c, a, b, reference, slope=8.0)
 
 
 @pytest.mark.parametrize("loads", LOADS)
@@ -280,35 +272,29 @@ def test_bases_and_strides_of_each_alignment(
     dtype: DType, orders: tuple[Order, Order], alignment: int
 ) -> None:
     """Along k too, where pointers advance along it."""
-    rng = np.random.default_rng(6)
     k = 21 // (alignment // dtype.itemsize) * (alignment // dtype.itemsize)
-    a = operand(rng, (2, 19, k), dtype, orders[0], alignment)
-    b = operand(rng, (2, 18, k), dtype, orders[1], alignment)
-    c = guarded((2, 19, 18), dtype, aligned=False)
     kernel = kernel_of(dtype=dtype, orders=orders, alignment=alignment, c_aligned=False,
                        epilogue=ACCUMULATOR * 2.0)  # fmt: skip
+    a, b, c = matrices(kernel, 6, 19, 18, k, batch=2)
     run(kernel, a, b, c)
-    assert_product(c, a, b, dtype, lambda x: 2.0 * x, slope=2.0)
+    assert_product(c, a, b, lambda x: 2.0 * x, slope=2.0)
 
 
 @pytest.mark.parametrize("loads", LOADS)
 def test_only_c_and_its_companions_unaligned(loads: Loads) -> None:
-    rng = np.random.default_rng(7)
-    a, b = operand(rng, (1, 19, 24), FLOAT32), operand(rng, (1, 18, 24), FLOAT32)
-    residual = operand(rng, (1, 19, 18), FLOAT32, alignment=4)
-    c = guarded((1, 19, 18), FLOAT32, aligned=False)
     kernel = kernel_of(loads=loads, c_aligned=False, epilogue=ACCUMULATOR + RESIDUAL)
+    a, b, c = matrices(kernel, 7, 19, 18, 24)
+    residual = operand(np.random.default_rng(8), (1, 19, 18), FLOAT32, alignment=4)
     run(kernel, a, b, c, {"res": residual})
-    assert_product(c, a, b, FLOAT32, lambda x: x + residual.double())
+    assert_product(c, a, b, lambda x: x + residual.double())
 
 
 @pytest.mark.parametrize("loads", LOADS)
 def test_nan_and_infinity_stay_in_their_rows_and_columns(loads: Loads) -> None:
-    rng = np.random.default_rng(8)
-    a, b = operand(rng, (1, 20, 24), FLOAT32), operand(rng, (1, 20, 24), FLOAT32)
+    kernel = kernel_of(loads=loads, epilogue=relu(ACCUMULATOR))
+    a, b, c = matrices(kernel, 8, 20, 20, 24)
     a[0, 3, 5], b[0, 7, 2] = math.nan, math.inf
-    c = guarded((1, 20, 20), FLOAT32)
-    run(kernel_of(loads=loads, epilogue=relu(ACCUMULATOR)), a, b, c)
+    run(kernel, a, b, c)
     assert torch.isnan(c[0, 3]).all()
     others = [i for i in range(20) if i != 3]
     expected = torch.where(a[0, others, 2] > 0, math.inf, 0.0)
@@ -320,11 +306,10 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns(loads: Loads) -> None:
 @pytest.mark.parametrize("loads", LOADS)
 def test_both_precisions_of_float32(multiply: str, loads: Loads) -> None:
     """The interpreter multiplies float32 whatever it is told: that the text is right."""
-    rng = np.random.default_rng(9)
-    a, b = operand(rng, (1, 17, 20), FLOAT32), operand(rng, (1, 33, 20), FLOAT32)
-    c = guarded((1, 17, 33), FLOAT32)
-    run(kernel_of(multiply=multiply, loads=loads), a, b, c)
-    assert_product(c, a, b, FLOAT32)
+    kernel = kernel_of(multiply=multiply, loads=loads)
+    a, b, c = matrices(kernel, 9, 17, 33, 20)
+    run(kernel, a, b, c)
+    assert_product(c, a, b)
 
 
 @pytest.mark.parametrize("orders", [("k", "k"), ("spatial", "spatial")], ids="-".join)

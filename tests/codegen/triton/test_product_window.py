@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.codegen.triton.product_running import TORCH_TYPES, run
 from tests.gpu_kernels import product_kernel
 
 from ftuner.core.dtype import FLOAT32, GPU_DTYPES, DType
@@ -14,13 +16,7 @@ from ftuner.core.expr import ACCUMULATOR, Operand
 from ftuner.core.gpu.tile import BlockTile, ProductKernel
 from ftuner.core.product import ReadWindow
 from ftuner.graph.ops.windows import _reference_convolution
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.codegen.triton.product_running import TORCH_TYPES, run  # noqa: E402
-
-from ftuner.runtime.gpu.operands import bound_window, matrix_of  # noqa: E402
+from ftuner.runtime.gpu.operands import bound_window, matrix_of
 
 SMALL, LOW = BlockTile(32, 16, 16, 4, 2), BlockTile(16, 16, 16, 4, 2)
 BIAS, RESIDUAL = Operand("bias", "column"), Operand("res", "matrix")

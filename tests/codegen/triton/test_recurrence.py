@@ -2,6 +2,7 @@
 them."""
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.conftest import covering
 
 from ftuner.codegen.triton.targets import TARGETS
@@ -9,10 +10,6 @@ from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.schedule import BLOCKS, RecurrenceKernel
 from ftuner.core.recurrence import Activation, Cell
 from ftuner.schedules.recurrence.gpu_kernel import recurrence_source
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 SIGMOID, TANH = Activation("sigmoid"), Activation("tanh")
 CELLS = (

@@ -9,6 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+import triton
+from tests.codegen.triton.attention_running import SCALE, check, operands_of
+from tests.codegen.triton.compiling import compile_all
+from tests.codegen.triton.machine_code import Instruction, Loop, instructions, main_loops
+from tests.codegen.triton.static_bound import Bound, least, residency, share_of_peak
 from tests.gpu_kernels import SUMS_IN_FLIGHT
 from tests.recorded_gpus import gpu
 
@@ -19,20 +25,10 @@ from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT32, DType
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel, AttentionMask, Causal
 from ftuner.core.gpu.tile import SPECIALISED_REGISTERS
 from ftuner.planner.gpu.plan import AttentionProblem
+from ftuner.schedules.attention.gpu_binding_launches import planned_for
 from ftuner.schedules.attention.gpu_cost_tile import attention_tile_cost
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import SPECIALISED, AttentionPlanner, attention_planner
-
-pytest.importorskip("triton")
-
-import torch
-import triton
-from tests.codegen.triton.attention_running import SCALE, check, operands_of
-from tests.codegen.triton.compiling import compile_all
-from tests.codegen.triton.machine_code import Instruction, Loop, instructions, main_loops
-from tests.codegen.triton.static_bound import Bound, least, residency, share_of_peak
-
-from ftuner.schedules.attention.gpu_binding_launches import planned_for
 
 BETTER = 1.10
 """As in `test_static_bound`."""

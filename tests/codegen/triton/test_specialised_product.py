@@ -12,6 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from tests.codegen.triton.compiling import compile_all
+from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
+from tests.codegen.triton.product_running import run
+from tests.codegen.triton.static_bound import bound, share_of_peak
+from tests.codegen.triton.test_product import assert_product, matrices
 from tests.gpu_kernels import product_kernel
 from tests.recorded_gpus import gpu
 
@@ -33,18 +39,8 @@ from ftuner.core.gpu.tile import SPECIALISED_REGISTERS, Order, ProductKernel
 from ftuner.cost.gpu.tile import SPECIALISED, SPECIALISED_FUNCTIONS, tile_cost
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
-from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
-
-pytest.importorskip("triton")
-
-import torch
-from tests.codegen.triton.compiling import compile_all
-from tests.codegen.triton.machine_code import Instruction, instructions, main_loops, tile_loops
-from tests.codegen.triton.product_running import run
-from tests.codegen.triton.static_bound import bound, share_of_peak
-from tests.codegen.triton.test_product import assert_product, guarded, operand
-
 from ftuner.runtime.gpu.session import GpuSession
+from ftuner.ukernels.gpu.library import GpuLibrary, build_gpu_library
 
 GROUPS = 2
 """Warpgroups that multiply, which the bound takes for blocks."""
@@ -71,13 +67,12 @@ def check(
     stages: int = SPECIALISED.stages, programs: int = 3,
 ) -> None:  # fmt: skip
     """`shared`: whether the batch shares one B."""
-    rng = np.random.default_rng(0)
-    batch, m, n, k = extents
-    a = operand(rng, (batch, m, k), FLOAT16, orders[0])
-    b = operand(rng, (1 if shared else batch, n, k), FLOAT16, orders[1])
-    c = guarded((batch, m, n), FLOAT16)
-    run(kernel_of(orders, FLOAT16, stages=stages), a, b, c, programs=programs)
-    assert_product(c, a, b, FLOAT16)
+    batch, *mnk = extents
+    kernel = kernel_of(orders, FLOAT16, stages=stages)
+    a, b, c = matrices(kernel, 0, *mnk, batch)
+    b = b[:1] if shared else b
+    run(kernel, a, b, c, programs=programs)
+    assert_product(c, a, b)
 
 
 @pytest.mark.parametrize("orders", ORDERS, ids="-".join)
@@ -103,14 +98,11 @@ def test_results_by_any_number_of_programs(programs: int, stages: int) -> None:
 def test_epilogues(extents: tuple[int, int, int, int]) -> None:
     rng = np.random.default_rng(0)
     batch, m, n, k = extents
-    a, b = (operand(rng, (batch, x, k), FLOAT16) for x in (m, n))
     bias, scale = (torch.from_numpy(rng.uniform(-1.0, 1.0, x)).half() for x in (n, m))
-    c = guarded((batch, m, n), FLOAT16)
     kernel = kernel_of(("k", "k"), FLOAT16, epilogue=relu((ACCUMULATOR + BIAS) * SCALE))
+    a, b, c = matrices(kernel, 1, m, n, k, batch)
     run(kernel, a, b, c, {"bias": bias, "scale": scale})
-    assert_product(
-        c, a, b, FLOAT16, lambda x: ((x + bias.double()) * scale.double()[:, None]).relu()
-    )
+    assert_product(c, a, b, lambda x: ((x + bias.double()) * scale.double()[:, None]).relu())
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:

@@ -4,7 +4,9 @@ import re
 from functools import cache
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
 from tests.gpu_kernels import product_kernel
+from tests.recorded_gpus import gpu
 
 from ftuner.codegen.triton.product import gemm_source
 from ftuner.codegen.triton.source import Source
@@ -12,14 +14,8 @@ from ftuner.codegen.triton.targets import TARGETS
 from ftuner.core.dtype import BFLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm
 from ftuner.core.gpu.tile import BlockTile
-from ftuner.hardware.gpu_model import GpuHardware
-from ftuner.hardware.recorded import load_recorded
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import attention_planner
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
 
 PLAIN = BlockTile(64, 64, 32, 4, 3)
 EXACT = BlockTile(32, 32, 16, 4, 3)
@@ -51,9 +47,7 @@ STEPS = re.compile(r"\bst\.global|\bld\.global\S*|\bbar\.sync|\batom\.global\S*"
 def source_of(name: str, chip: str) -> Source:
     if name in PRODUCTS:
         return gemm_source(PRODUCTS[name])
-    hardware = load_recorded(CHIPS[chip])
-    assert isinstance(hardware, GpuHardware)
-    kernels = attention_planner(hardware, FORMS[name], False).kernels
+    kernels = attention_planner(gpu(CHIPS[chip]), FORMS[name], False).kernels
     return attention_source(next(kernel for kernel in kernels if kernel.split))
 
 

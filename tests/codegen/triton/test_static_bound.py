@@ -5,6 +5,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.codegen.triton.compiling import compile_all
+from tests.codegen.triton.machine_code import (
+    PRODUCTS,
+    VECTOR_PRODUCTS,
+    Instruction,
+    Loop,
+    instructions,
+)
+from tests.codegen.triton.static_bound import bound, least, residency, share_of_peak
 from tests.conftest import share
 from tests.recorded_gpus import gpu
 
@@ -20,18 +29,6 @@ from ftuner.schedules.attention.gpu_cost_tile import attention_tile_cost
 from ftuner.schedules.attention.gpu_kernel import attention_source
 from ftuner.schedules.attention.gpu_plan import attention_planner
 from ftuner.ukernels.gpu.library import build_gpu_library
-
-pytest.importorskip("triton")
-
-from tests.codegen.triton.compiling import compile_all
-from tests.codegen.triton.machine_code import (
-    PRODUCTS,
-    VECTOR_PRODUCTS,
-    Instruction,
-    Loop,
-    instructions,
-)
-from tests.codegen.triton.static_bound import bound, least, residency, share_of_peak
 
 BETTER, ALONE_BETTER = 1.10, 1.25
 """Most that an estimate may be better than the machine code: with as many blocks as a

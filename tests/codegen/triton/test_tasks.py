@@ -5,19 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.conftest import share
+from tests.tasks.random_schedules import made
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
-
-from tests.tasks.random_schedules import made  # noqa: E402
-
-from ftuner.codegen.triton.source import load  # noqa: E402
-from ftuner.core.evaluation import evaluate  # noqa: E402
-from ftuner.errors import UnsupportedStatementError  # noqa: E402
-from ftuner.tasks.interpret import interpret  # noqa: E402
-from ftuner.tasks.program import WORKERS, Program  # noqa: E402
-from ftuner.tasks.triton import kernel_source  # noqa: E402
+from ftuner.codegen.triton.source import load
+from ftuner.core.evaluation import evaluate
+from ftuner.errors import UnsupportedStatementError
+from ftuner.tasks.interpret import interpret
+from ftuner.tasks.program import WORKERS, Program
+from ftuner.tasks.triton import kernel_source
 
 
 def agrees(program: Program, extents: dict[str, int], workers: int, seed: int = 0) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ftuner.codegen.triton.functions import Functions
+from ftuner.codegen.triton.functions import Functions, literal
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import Apply, Constant, Expr, FlatStep, Operand, flatten
 from ftuner.errors import ExpressionError
@@ -67,8 +67,7 @@ def epilogue_prelude(*epilogues: Expr, used: Functions | None = None) -> str:
 
 def _literal(value: float) -> str:
     with np.errstate(over="ignore"):
-        rounded = float(np.float32(value))
-    return repr(rounded) if np.isfinite(rounded) else f'float("{rounded}")'
+        return literal(float(np.float32(value)), FLOAT32)
 
 
 def _expression(step: FlatStep, steps: tuple[FlatStep, ...], values: list[str]) -> str:

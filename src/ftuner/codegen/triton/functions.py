@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from ftuner.codegen import coefficients
+from ftuner.codegen.coefficients import FORMATS
 from ftuner.codegen.triton import vector_math as elementary
 from ftuner.codegen.triton.source import LANGUAGE_TYPES
 from ftuner.core.dtype import (
@@ -253,7 +253,8 @@ class Functions:
             return f"{self._helper(name, 'x', _ROUND_BFLOAT16)}({arguments[0]})"
         if name == "sign":
             return "tl.where({0} > 0.0, 1.0, tl.where({0} < 0.0, -1.0, {0}))".format(*arguments)
-        return self._call(name, arguments, dtype)
+        self._elementary[name, dtype] = None
+        return elementary.call(name, *arguments, dtype=dtype)
 
     def _composed(self, name: str, arguments: Sequence[str], dtype: str) -> str:
         """Returns a call of a composed function: a helper with a line for each step."""
@@ -312,10 +313,6 @@ class Functions:
             body = "\n    ".join(line for text in lines for line in text.splitlines())
             self._helpers[name] = f"def {name}({arguments}):\n    {body}\n"
         return name
-
-    def _call(self, name: str, arguments: Sequence[str], dtype: str) -> str:
-        self._elementary[name, dtype] = None
-        return elementary.call(name, *arguments, dtype=dtype)
 
 
 FLOATS = {"float32": FLOAT32, "float64": FLOAT64}
@@ -396,7 +393,7 @@ left = tl.where(left < 0, left & 1, left)
 def _float_fmod(dtype: str) -> str:
     """Returns the text of |x| modulo |y| with the sign of x. Each round subtracts a multiple of
     y 2^k, with k such that the quotient is an exact integer, so that the remainder is exact."""
-    format_ = coefficients.FLOAT32 if dtype == "float32" else coefficients.FLOAT64
+    format_ = FORMATS[dtype]
     shift, bits = format_.fraction_bits, format_.bits
     lift = shift + 1
     # Exponents between the largest number and the smallest subnormal. The quotient of two

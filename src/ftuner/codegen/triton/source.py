@@ -23,13 +23,7 @@ TRITON_TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64",
 }  # fmt: skip
 """The name of a dtype in Triton's signatures."""
-LANGUAGE_TYPES = {
-    "bool": "tl.int1", "bfloat16": "tl.bfloat16", "float16": "tl.float16",
-    **{name: f"tl.{name}" for name in (
-        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-        "float32", "float64",
-    )},
-}  # fmt: skip
+LANGUAGE_TYPES = {name: f"tl.{name}" for name in TRITON_TYPES} | {"bool": "tl.int1"}
 """The name of a dtype in a kernel's text."""
 HEADER = "import triton\nimport triton.language as tl\n"
 """The first lines of a text in Triton. Only `load` needs triton to be installed."""

@@ -21,7 +21,7 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Sequence
 
-from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FLOAT32, FLOAT64, TANH_SMALL, Format
+from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, FORMATS, TANH_SMALL, Format
 from ftuner.core.frozen import dataclass
 
 _LOG2_E = 1.0 / math.log(2.0)
@@ -56,8 +56,6 @@ class _Text:
 
     def number(self, value: float) -> str:
         """Returns `value`, rounded to the format, as a literal."""
-        if math.isinf(value):
-            return f'float("{value}")'
         return repr(self.rounded(value))
 
     def madd(self, x: str, y: str, z: str) -> str:
@@ -342,32 +340,15 @@ a = tl.abs(x)
     return tl.where(a < {magic}, whole, x)"""
 
 
-@dataclass(frozen=True)
-class _Helper:
-    """A function of the prelude."""
-
-    arguments: str
-    body: Callable[[_Text], str]
-    needs: tuple[str, ...] = ()
-
-
-_HELPERS = {
-    "exp_sum": _Helper("x, y", _exp_sum),
-    "exp": _Helper("x", _exp),
-    "sigmoid": _Helper("x", _sigmoid, ("exp_sum",)),
-    "expm1": _Helper("x", _expm1),
-    "silu": _Helper("x", _silu, ("exp_sum",)),
-    "swish": _Helper("x, y", _swish, ("exp_sum",)),
-    "softplus": _Helper("x", _softplus, ("exp_sum",)),
-    "mish": _Helper("x", _mish, ("exp",)),
-    "tanh": _Helper("x", _tanh),
-    "erfc": _Helper("x", _erfc, ("exp_sum",)),
-    "gelu": _Helper("x", _gelu, ("exp_sum",)),
-    "gelu_tanh": _Helper("x", _gelu_tanh, ("exp_sum",)),
-    "power": _Helper("x, y", _power),
-    "rint": _Helper("x", _rint),
-    "atan": _Helper("x", _atan),
-}
+_HELPERS: dict[str, Callable[[_Text], str]] = {
+    body.__name__[1:]: body
+    for body in (
+        _exp_sum, _exp, _sigmoid, _expm1, _silu, _swish, _softplus, _mish, _tanh, _erfc, _gelu,
+        _gelu_tanh, _power, _rint, _atan,
+    )
+}  # fmt: skip
+"""The functions of the prelude, those before others that they call."""
+_OF_TWO = ("exp_sum", "swish", "power")
 _DIRECT = {
     "float32": {
         "absolute": "tl.abs({0})",
@@ -400,13 +381,10 @@ def call(name: str, *arguments: str, dtype: str = "float32") -> str:
 
 def prelude(names: Iterable[str], dtype: str = "float32") -> str:
     """Returns the text of the functions that calls of `names` need; may be empty."""
-    wanted: set[str] = set()
-    for name in names:
-        if name in _HELPERS:
-            wanted |= {name, *_HELPERS[name].needs}
-    text = _Text({"float32": FLOAT32, "float64": FLOAT64}[dtype])
-    return "".join(
-        f"\n\n@triton.jit\ndef {name}_{dtype}({helper.arguments}):\n    {helper.body(text)}\n"
-        for name, helper in _HELPERS.items()
-        if name in wanted
-    )
+    text, wanted, found = _Text(FORMATS[dtype]), {*names}, ""
+    for name, body in reversed(_HELPERS.items()):
+        if name in wanted:
+            arguments, lines = "x, y" if name in _OF_TWO else "x", body(text)
+            found = f"\n\n@triton.jit\ndef {name}_{dtype}({arguments}):\n    {lines}\n{found}"
+            wanted |= {called for called in ("exp_sum", "exp") if f"{called}_{dtype}(" in lines}
+    return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from typing import Any
 
 import llvmlite.ir as ir
 
@@ -32,6 +33,7 @@ I32 = ir.IntType(32)
 I64 = ir.IntType(64)
 PTR = ir.PointerType()
 
+Values = Sequence[ir.Value]
 QUARTER_BYTES = 16
 """The unit that shuffles of any ISA move freely: a vector of SSE2 and NEON, a quarter of one of
 AVX-512."""
@@ -211,6 +213,16 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
             phi.add_incoming(value, block)
         return phi
 
+    def changed_if(
+        self, condition: ir.Value, values: Values, change: Callable[[], Values]
+    ) -> list[ir.Value]:
+        """`change()`, computed where the condition holds, else `values`."""
+        before = self.block
+        with self.if_then(condition):
+            changed = change()
+            inside = self.block
+        return [self.joined(both, (before, inside)) for both in zip(values, changed, strict=True)]
+
     def splat(self, scalar: ir.Value, lanes: int) -> ir.Value:
         undefined, zeros = _splat_operands(scalar.type, lanes)
         first = self.insert_element(undefined, scalar, const(0))
@@ -260,7 +272,7 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
         if not isinstance(condition.type, ir.VectorType):
             return condition
         name = f"llvm.vector.reduce.or.{type_suffix(condition.type)}"
-        return self.call(intrinsic(self.module, name, I1, [condition.type]), [condition])
+        return self.external(name, I1, condition)
 
     def opaque(self, value: ir.Value) -> ir.Value:
         """Returns the same integer, hidden from the compiler, which leaves its computation as it
@@ -300,6 +312,28 @@ class IRBuilder(ir.IRBuilder):  # type: ignore[misc]
         # not change: go through an integer, which LLVM folds away.
         callee = self.inttoptr(self.ptrtoint(address, I64), kind.as_pointer())
         return self.call(callee, arguments)
+
+    def external(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """Call an LLVM intrinsic or an external function whose parameters have the types of the
+        arguments."""
+        kinds = [argument.type for argument in arguments]
+        return self.call(intrinsic(self.module, name, result, kinds), arguments)
+
+    def shared(
+        self, name: str, result: ir.Type, given: Values, body: Callable[..., Any], *attributes: str
+    ) -> ir.Value:
+        """Call the module's one internal function of a name, which is added on first use:
+        `body(builder, *arguments)` emits its result, or None if that is void."""
+        function = self.module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(result, [value.type for value in given])
+            inner, arguments = begun(self.module, kind, name, internal=True)
+            function = inner.function
+            for attribute in attributes:
+                function.attributes.add(attribute)
+            found = body(inner, *arguments)
+            inner.ret_void() if result == VOID else inner.ret(found)
+        return self.call(function, given)
 
     @contextmanager
     def counted_loop(

@@ -10,16 +10,7 @@ from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I8,
-    I16,
-    I32,
-    PTR,
-    VOID,
-    IRBuilder,
-    intrinsic,
-    type_suffix,
-)
+from ftuner.codegen.llvm.ir.builder import I8, I16, I32, VOID, IRBuilder, type_suffix
 from ftuner.codegen.llvm.native.records import SLOT_BYTES
 from ftuner.core.product import ProductTypes
 from ftuner.hardware.isa import InstructionSet, MultiplyAdd
@@ -30,21 +21,19 @@ are vectors; of floats they may be scalars."""
 
 
 def _fused(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
-    fma = intrinsic(builder.module, f"llvm.fma.{type_suffix(a.type)}", a.type, [a.type] * 3)
-    return builder.call(fma, [a, b, sums])
+    return builder.external(f"llvm.fma.{type_suffix(a.type)}", a.type, a, b, sums)
 
 
 def _of_bytes(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     kind = sums.type
     name = f"llvm.x86.avx512.vpdpbusd.{kind.count * kind.element.width}"
-    return builder.call(intrinsic(builder.module, name, kind, [kind] * 3), [sums, a, b])
+    return builder.external(name, kind, sums, a, b)
 
 
 def _usdot(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
     kind, quads = sums.type, ir.VectorType(I8, 4 * sums.type.count)
     name = f"llvm.aarch64.neon.usdot.v{kind.count}i32.v{quads.count}i8"
-    a, b = (builder.bitcast(x, quads) for x in (a, b))
-    return builder.call(intrinsic(builder.module, name, kind, [kind, quads, quads]), [sums, a, b])
+    return builder.external(name, kind, sums, *(builder.bitcast(x, quads) for x in (a, b)))
 
 
 class _BFloat16(ir.Type):  # type: ignore[misc]
@@ -65,8 +54,8 @@ def _of_bfloat16(intrinsic_of: Callable[[int], str]) -> Emitter:
 
     def emit(builder: IRBuilder, a: ir.Value, b: ir.Value, sums: ir.Value) -> ir.Value:
         kind, pairs = sums.type, ir.VectorType(_BFloat16(), 2 * sums.type.count)
-        function = intrinsic(builder.module, intrinsic_of(kind.count), kind, [kind, pairs, pairs])
-        return builder.call(function, [sums, *(builder.bitcast(x, pairs) for x in (a, b))])
+        operands = (builder.bitcast(x, pairs) for x in (a, b))
+        return builder.external(intrinsic_of(kind.count), kind, sums, *operands)
 
     return emit
 
@@ -113,8 +102,7 @@ L1, L2 = 3, 2
 
 def prefetch(builder: IRBuilder, address: ir.Value, level: int, write: bool = False) -> None:
     """Ask for the cache line at an address, which need not exist."""
-    function = intrinsic(builder.module, "llvm.prefetch.p0", VOID, [PTR, I32, I32, I32])
-    builder.call(function, [address, *_prefetch_options(level, write)])
+    builder.external("llvm.prefetch.p0", VOID, address, *_prefetch_options(level, write))
 
 
 @cache
@@ -172,8 +160,7 @@ class Tiles:
         self._call(TILE_MULTIPLY_ADDS[row.emitter], *map(_number, (sums, a, b)))
 
     def _call(self, name: str, *arguments: ir.Value) -> None:
-        kinds = [argument.type for argument in arguments]
-        self._builder.call(intrinsic(self._builder.module, name, VOID, kinds), arguments)
+        self._builder.external(name, VOID, *arguments)
 
 
 def _number(tile: int) -> ir.Constant:

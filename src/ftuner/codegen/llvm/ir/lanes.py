@@ -6,17 +6,7 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    PTR,
-    VOID,
-    IRBuilder,
-    const,
-    intrinsic,
-    scalar_type,
-    type_suffix,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I32, VOID, IRBuilder, const, scalar_type, type_suffix
 from ftuner.core.dtype import DType
 
 LEAST_ALIGNED = 8
@@ -117,9 +107,8 @@ def load_lanes(
     if mask is None:
         return builder.load(address, typ=vector, align=align)
     name = f"llvm.masked.load.{type_suffix(vector)}.p0"
-    function = intrinsic(builder.module, name, vector, [PTR, I32, mask.type, vector])
     zero = ir.Constant(vector, None)
-    return builder.call(function, [address, ir.Constant(I32, align), mask, zero])
+    return builder.external(name, vector, address, ir.Constant(I32, align), mask, zero)
 
 
 Range = tuple[ir.Value, ir.Value]
@@ -206,5 +195,4 @@ def store_lanes(
         builder.store(builder.extract_element(value, const(0)), address, align=align)
         return
     name = f"llvm.masked.store.{type_suffix(value.type)}.p0"
-    function = intrinsic(builder.module, name, VOID, [value.type, PTR, I32, mask.type])
-    builder.call(function, [value, address, ir.Constant(I32, align), mask])
+    builder.external(name, VOID, value, address, ir.Constant(I32, align), mask)

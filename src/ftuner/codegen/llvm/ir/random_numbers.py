@@ -7,49 +7,31 @@ instruction set. It is within 4 ulp of the exact value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from functools import partial
 
 from llvmlite import ir
 
-from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
+from ftuner.codegen.coefficients import FORMATS
 from ftuner.codegen.llvm.ir import vector_math
-from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, begun, scalar_type, type_suffix
+from ftuner.codegen.llvm.ir.builder import I32, IRBuilder, scalar_type, type_suffix
 from ftuner.codegen.llvm.ir.vector_arithmetic import Body, intrinsic, like, splat
 from ftuner.core.dtype import DType
 from ftuner.core.random_constants import ANGLE_BITS, INCREMENTS, MULTIPLIERS, RADIUS_BITS, ROUNDS
 
-_FORMATS: dict[str, Format] = {"float32": FLOAT32, "float64": FLOAT64}
 _LOW = 0xFFFFFFFF
 
 
 def philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
     """64 random bits in each lane, for counters and keys of 64 bits."""
-    return _called(builder, "philox", [counter, key], counter.type, _philox)
+    symbol = f"ftuner_philox_{type_suffix(counter.type)}"
+    return builder.shared(symbol, counter.type, [counter, key], _philox)
 
 
 def normal(builder: IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     """Normal numbers of two words of 64 random bits in each lane."""
-
-    def emit(inner: IRBuilder, bits: ir.Value, others: ir.Value) -> ir.Value:
-        return _normal(inner, bits, others, dtype)
-
     result = like(bits.type, scalar_type(dtype))
-    return _called(builder, f"normal_{dtype}", [bits, others], result, emit)
-
-
-def _called(
-    builder: IRBuilder, name: str, arguments: Sequence[ir.Value], result: ir.Type,
-    emit: Callable[..., ir.Value],
-) -> ir.Value:  # fmt: skip
-    """A call of the module's one function with the body that `emit` writes."""
-    symbol = f"ftuner_{name}_{type_suffix(arguments[0].type)}"
-    function = builder.module.globals.get(symbol)
-    if function is None:
-        signature = ir.FunctionType(result, [a.type for a in arguments])
-        inner, given = begun(builder.module, signature, symbol, internal=True)
-        inner.ret(emit(inner, *given))
-        function = inner.function
-    return builder.call(function, arguments)
+    symbol = f"ftuner_normal_{dtype}_{type_suffix(bits.type)}"
+    return builder.shared(symbol, result, [bits, others], partial(_normal, dtype=dtype))
 
 
 def _philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
@@ -83,7 +65,7 @@ def _philox(builder: IRBuilder, counter: ir.Value, key: ir.Value) -> ir.Value:
 
 def _normal(builder: IRBuilder, bits: ir.Value, others: ir.Value, dtype: DType) -> ir.Value:
     type_ = like(bits.type, scalar_type(dtype))
-    body = Body(builder, type_, _FORMATS[dtype.name], fused=False)
+    body = Body(builder, type_, FORMATS[dtype.name], fused=False)
     width = RADIUS_BITS[dtype.name]
     upper = builder.lshr(bits, splat(bits.type, 64 - width))
     if dtype.bits == 32:

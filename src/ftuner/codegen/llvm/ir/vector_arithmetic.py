@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from llvmlite import ir
 
-from ftuner.codegen.coefficients import FLOAT32, FLOAT64, Format
-from ftuner.codegen.llvm.ir.builder import IRBuilder, begun, type_suffix
-from ftuner.codegen.llvm.ir.builder import intrinsic as declared
+from ftuner.codegen.coefficients import FLOAT64, FORMATS, Format
+from ftuner.codegen.llvm.ir.builder import FLOAT_DTYPES, IRBuilder, type_suffix
 from ftuner.core.frozen import dataclass
 
 
@@ -36,8 +35,7 @@ def like(shape: ir.Type, element: ir.Type) -> ir.Type:
 def intrinsic(builder: IRBuilder, name: str, *arguments: ir.Value) -> ir.Value:
     """Call the elementwise intrinsic `llvm.<name>`, all arguments and the result of one type."""
     type_ = arguments[0].type
-    symbol, kinds = f"llvm.{name}.{type_suffix(type_)}", [type_] * len(arguments)
-    return builder.call(declared(builder.module, symbol, type_, kinds), arguments)
+    return builder.external(f"llvm.{name}.{type_suffix(type_)}", type_, *arguments)
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,76 @@ class Body:
     def at_least(self, x: ir.Value, limit: float) -> ir.Value:
         return self.where("<", x, limit, self.number(limit), x)
 
+    def reduce(
+        self, x: ir.Value, plus: Callable[[ir.Value], ir.Value] | None = None
+    ) -> tuple[ir.Value, ir.Value]:
+        """Write x as n ln 2 + r with |r| <= 0.35: returns (n, expm1(r)), n an integer. `plus(y)` is
+        x + y, where x itself is rounded and its error counts.
 
-_FORMATS: Mapping[str, Format] = {"f32": FLOAT32, "f64": FLOAT64}
-"""By the end of `type_suffix`."""
+        Cody and Waite's reduction. n is rounded by adding 1.5 * 2**fraction_bits, whose last bit is
+        worth one. This is portable, and the integer is in the low bits of the sum.
+        """
+        builder, constants = self.builder, self.format
+        magic = 1.5 * 2.0**constants.fraction_bits
+        shifted = self.madd(x, self.number(1.0 / math.log(2.0)), self.number(magic))
+        n = builder.fsub(shifted, self.number(magic))
+        ln2_high = self.number(-constants.ln2_high)
+        r = self.madd(n, ln2_high, x) if plus is None else plus(builder.fmul(n, ln2_high))
+        r = self.madd(n, self.number(-constants.ln2_low), r)
+        squared = builder.fmul(r, r)
+        expm1 = self.madd(squared, self.polynomial(r, constants.exp_table), r)
+        return builder.sub(self.to_bits(shifted), self.integer(self.pattern(magic))), expm1
+
+    def quadrant(self, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Write x, at most `sine_high` in magnitude, as n pi / 2 + r + rest with |r| <= 0.8:
+        returns (n, r, rest), n an integer of which the last two bits count. r is relatively
+        accurate near multiples of pi / 2 too.
+
+        Cody and Waite's reduction, as in fdlibm's e_rem_pio2.c but with as many parts of pi / 2 for
+        any x. Products of n with the leading parts are exact, and so is a difference that cancels.
+        """
+        builder, constants = self.builder, self.format
+        magic = 1.5 * 2.0**constants.fraction_bits
+        shifted = self.madd(x, self.number(2.0 / math.pi), self.number(magic))
+        n = builder.fsub(shifted, self.number(magic))
+        first, second, *others = constants.half_pi
+        if constants.bits == 32:
+            wide = self.widened
+            n, x = (builder.fpext(v, wide.type) for v in (n, x))
+            r = wide.madd(n, wide.number(-second), wide.madd(n, wide.number(-first), x))
+            return self.to_bits(shifted), builder.fptrunc(r, self.type), self.number(0.0)
+        third, last = others
+        before = self.madd(n, self.number(-first), x)
+        part = builder.fmul(n, self.number(second))
+        r = builder.fsub(before, part)
+        part = self.madd(n, self.number(third), builder.fadd(builder.fsub(r, before), part))
+        high = builder.fsub(r, part)
+        rest = self.madd(n, self.number(-last), builder.fsub(builder.fsub(r, high), part))
+        return self.to_bits(shifted), high, rest
+
+    def power_of_two(self, biased: ir.Value) -> ir.Value:
+        return self.from_bits(self.builder.shl(biased, self.integer(self.format.fraction_bits)))
+
+    def scale(self, x: ir.Value, n: ir.Value) -> ir.Value:
+        """x * 2**n. In two steps, as 2**n may be subnormal or infinite; the first is exact, so that
+        a subnormal result is rounded once. Before AVX-512, x86 shifts 64-bit lanes logically
+        only."""
+        builder = self.builder
+        biased_twice = builder.add(n, self.integer(2 * self.format.bias))
+        first = builder.lshr(biased_twice, self.integer(1))
+        second = builder.sub(biased_twice, first)
+        once = builder.fmul(x, self.power_of_two(first))
+        return builder.fmul(once, self.power_of_two(second))
+
+    def scale_down(self, x: ir.Value, n: ir.Value, lift: int) -> ir.Value:
+        """x * 2**n for n <= 0: first by the lifted power, which is exact, so that a subnormal
+        result is rounded once."""
+        once = self.builder.fmul(x, self.lifted_power(n, lift))
+        return self.builder.fmul(once, self.number(2.0**-lift))
+
+    def lifted_power(self, n: ir.Value, lift: int) -> ir.Value:
+        """2**(n + lift): zero where n is the least that `lift` allows for."""
+        return self.power_of_two(self.builder.add(n, self.integer(self.format.bias + lift)))
 
 
 class VectorFunction(Protocol):
@@ -143,93 +208,13 @@ def shared(emit_body: Callable[..., ir.Value], rare: bool = False) -> VectorFunc
     def call(builder: IRBuilder, *arguments: ir.Value, fused: bool) -> ir.Value:
         type_ = arguments[0].type
         symbol = f"ftuner_{name}_{type_suffix(type_)}" + ("" if fused else "_unfused")
-        function = builder.module.globals.get(symbol)
-        if function is None:
-            signature = ir.FunctionType(type_, [type_] * len(arguments))
-            inner, given = begun(builder.module, signature, symbol, internal=True)
-            function = inner.function
-            if rare:
-                function.attributes.add("cold")
-                function.attributes.add("noinline")
-            constants = _FORMATS[type_suffix(type_)[-3:]]
-            inner.ret(emit_body(Body(inner, type_, constants, fused), *given))
-        return builder.call(function, arguments)
+
+        def body(inner: IRBuilder, *given: ir.Value) -> ir.Value:
+            constants = FORMATS[FLOAT_DTYPES[type_suffix(type_)[-3:]].name]
+            return emit_body(Body(inner, type_, constants, fused), *given)
+
+        attributes = ("cold", "noinline") if rare else ()
+        return builder.shared(symbol, type_, arguments, body, *attributes)
 
     call.__name__, call.__doc__ = name, emit_body.__doc__
     return call
-
-
-def reduce(
-    body: Body, x: ir.Value, plus: Callable[[ir.Value], ir.Value] | None = None
-) -> tuple[ir.Value, ir.Value]:
-    """Write x as n ln 2 + r with |r| <= 0.35: returns (n, expm1(r)), n an integer. `plus(y)` is
-    x + y, where x itself is rounded and its error counts.
-
-    Cody and Waite's reduction. n is rounded by adding 1.5 * 2**fraction_bits, whose last bit is
-    worth one. This is portable, and the integer is in the low bits of the sum.
-    """
-    builder, constants = body.builder, body.format
-    magic = 1.5 * 2.0**constants.fraction_bits
-    shifted = body.madd(x, body.number(1.0 / math.log(2.0)), body.number(magic))
-    n = builder.fsub(shifted, body.number(magic))
-    ln2_high = body.number(-constants.ln2_high)
-    r = body.madd(n, ln2_high, x) if plus is None else plus(builder.fmul(n, ln2_high))
-    r = body.madd(n, body.number(-constants.ln2_low), r)
-    squared = builder.fmul(r, r)
-    expm1 = body.madd(squared, body.polynomial(r, constants.exp_table), r)
-    return builder.sub(body.to_bits(shifted), body.integer(body.pattern(magic))), expm1
-
-
-def quadrant(body: Body, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Write x, at most `sine_high` in magnitude, as n pi / 2 + r + rest with |r| <= 0.8: returns
-    (n, r, rest), n an integer of which the last two bits count. r is relatively accurate near
-    multiples of pi / 2 too.
-
-    Cody and Waite's reduction, as in fdlibm's e_rem_pio2.c but with as many parts of pi / 2 for any
-    x. Products of n with the leading parts are exact, and so is a difference that cancels.
-    """
-    builder, constants = body.builder, body.format
-    magic = 1.5 * 2.0**constants.fraction_bits
-    shifted = body.madd(x, body.number(2.0 / math.pi), body.number(magic))
-    n = builder.fsub(shifted, body.number(magic))
-    first, second, *others = constants.half_pi
-    if constants.bits == 32:
-        wide = body.widened
-        n, x = (builder.fpext(v, wide.type) for v in (n, x))
-        r = wide.madd(n, wide.number(-second), wide.madd(n, wide.number(-first), x))
-        return body.to_bits(shifted), builder.fptrunc(r, body.type), body.number(0.0)
-    third, last = others
-    before = body.madd(n, body.number(-first), x)
-    part = builder.fmul(n, body.number(second))
-    r = builder.fsub(before, part)
-    part = body.madd(n, body.number(third), builder.fadd(builder.fsub(r, before), part))
-    high = builder.fsub(r, part)
-    rest = body.madd(n, body.number(-last), builder.fsub(builder.fsub(r, high), part))
-    return body.to_bits(shifted), high, rest
-
-
-def power_of_two(body: Body, biased: ir.Value) -> ir.Value:
-    return body.from_bits(body.builder.shl(biased, body.integer(body.format.fraction_bits)))
-
-
-def scale(body: Body, x: ir.Value, n: ir.Value) -> ir.Value:
-    """x * 2**n. In two steps, as 2**n may be subnormal or infinite; the first is exact, so that a
-    subnormal result is rounded once. Before AVX-512, x86 shifts 64-bit lanes logically only."""
-    builder = body.builder
-    biased_twice = builder.add(n, body.integer(2 * body.format.bias))
-    first = builder.lshr(biased_twice, body.integer(1))
-    second = builder.sub(biased_twice, first)
-    once = builder.fmul(x, power_of_two(body, first))
-    return builder.fmul(once, power_of_two(body, second))
-
-
-def scale_down(body: Body, x: ir.Value, n: ir.Value, lift: int) -> ir.Value:
-    """x * 2**n for n <= 0: first by the lifted power, which is exact, so that a subnormal result is
-    rounded once."""
-    once = body.builder.fmul(x, lifted_power(body, n, lift))
-    return body.builder.fmul(once, body.number(2.0**-lift))
-
-
-def lifted_power(body: Body, n: ir.Value, lift: int) -> ir.Value:
-    """2**(n + lift): zero where n is the least that `Body.lift` allows for."""
-    return power_of_two(body, body.builder.add(n, body.integer(body.format.bias + lift)))

@@ -27,18 +27,7 @@ import math
 from llvmlite import ir
 
 from ftuner.codegen.coefficients import ATAN_LARGE, ATAN_SMALL, ERF_SMALL
-from ftuner.codegen.llvm.ir.vector_arithmetic import (
-    Body,
-    VectorFunction,
-    intrinsic,
-    lifted_power,
-    power_of_two,
-    quadrant,
-    reduce,
-    scale,
-    scale_down,
-    shared,
-)
+from ftuner.codegen.llvm.ir.vector_arithmetic import Body, VectorFunction, intrinsic, shared
 
 
 @shared
@@ -49,8 +38,8 @@ def exp(body: Body, x: ir.Value) -> ir.Value:
     # cycles: most scores of a padded sentence are of that kind.
     vanishes = builder.fcmp_ordered("<", x, body.number(body.format.exp_low))
     argument = builder.select(vanishes, zero, body.at_most(x, body.format.exp_high))
-    n, expm1 = reduce(body, argument)
-    power = scale(body, builder.fadd(expm1, body.number(1.0)), n)
+    n, expm1 = body.reduce(argument)
+    power = body.scale(builder.fadd(expm1, body.number(1.0)), n)
     return builder.select(vanishes, zero, power)
 
 
@@ -61,8 +50,8 @@ def exp_flushed(body: Body, x: ir.Value) -> ir.Value:
     builder, zero = body.builder, body.number(0.0)
     least = (1 - body.format.bias) * math.log(2.0)
     vanishes = builder.fcmp_ordered("<", x, body.number(least))
-    n, expm1 = reduce(body, builder.select(vanishes, zero, x))
-    power = power_of_two(body, builder.add(n, body.integer(body.format.bias)))
+    n, expm1 = body.reduce(builder.select(vanishes, zero, x))
+    power = body.power_of_two(builder.add(n, body.integer(body.format.bias)))
     return builder.select(vanishes, zero, body.madd(power, expm1, power))
 
 
@@ -78,7 +67,7 @@ def exp2_flushed(body: Body, x: ir.Value) -> ir.Value:
     r = builder.fsub(argument, builder.fsub(shifted, body.number(magic)))
     fraction = body.madd(r, body.polynomial(r, constants.exp2_table), body.number(1.0))
     biased = body.integer(constants.bias - body.pattern(magic))
-    power = power_of_two(body, builder.add(body.to_bits(shifted), biased))
+    power = body.power_of_two(builder.add(body.to_bits(shifted), biased))
     return builder.select(vanishes, zero, builder.fmul(fraction, power))
 
 
@@ -125,9 +114,9 @@ def expm1(body: Body, x: ir.Value) -> ir.Value:
     """e**x - 1, relatively accurate about zero."""
     builder, constants = body.builder, body.format
     within = body.at_most(body.at_least(x, -2.0 * constants.tanh_high), constants.exp_high)
-    n, rest = reduce(body, within)
+    n, rest = body.reduce(within)
     # Half the result: 2**n may be infinite.
-    power = power_of_two(body, builder.add(n, body.integer(constants.bias - 1)))
+    power = body.power_of_two(builder.add(n, body.integer(constants.bias - 1)))
     half = body.madd(power, rest, builder.fsub(power, body.number(0.5)))
     tiny = 2.0 ** -(constants.fraction_bits + 2)
     return body.where("<", intrinsic(builder, "fabs", x), tiny, x, builder.fadd(half, half))
@@ -140,8 +129,8 @@ def softplus(body: Body, x: ir.Value) -> ir.Value:
     builder, constants = body.builder, body.format
     lift = body.lift(constants.exp_low)
     down, two = body.number(2.0**-lift), body.number(2.0)
-    n, rest = reduce(body, body.at_least(_minus_magnitude(body, x), constants.exp_low))
-    power = lifted_power(body, n, lift)
+    n, rest = body.reduce(body.at_least(_minus_magnitude(body, x), constants.exp_low))
+    power = body.lifted_power(n, lift)
     z = body.madd(power, rest, power)
     lifted = builder.fdiv(z, body.madd(z, down, two))
     s = builder.fmul(lifted, down)
@@ -159,8 +148,8 @@ def mish(body: Body, x: ir.Value) -> ir.Value:
     lift = body.lift(constants.silu_low)
     down = body.number(2.0**-lift)
     within = body.at_most(body.at_least(x, constants.silu_low), constants.tanh_high)
-    n, rest = reduce(body, within)
-    power = lifted_power(body, n, lift)
+    n, rest = body.reduce(within)
+    power = body.lifted_power(n, lift)
     exp = builder.fmul(body.madd(power, rest, power), down)
     # The product by a power of two is exact: x e**x is rounded once.
     product = builder.fmul(body.madd(within, rest, within), power)
@@ -178,8 +167,8 @@ def tanh(body: Body, x: ir.Value) -> ir.Value:
     """The hyperbolic tangent, expm1(2|x|) / (expm1(2|x|) + 2) with the sign of x."""
     builder = body.builder
     magnitude = body.at_most(intrinsic(builder, "fabs", x), body.format.tanh_high)
-    n, expm1 = reduce(body, builder.fadd(magnitude, magnitude))
-    power = power_of_two(body, builder.add(n, body.integer(body.format.bias)))
+    n, expm1 = body.reduce(builder.fadd(magnitude, magnitude))
+    power = body.power_of_two(builder.add(n, body.integer(body.format.bias)))
     expm1 = body.madd(power, expm1, builder.fsub(power, body.number(1.0)))
     quotient = builder.fdiv(expm1, builder.fadd(expm1, body.number(2.0)))
     return intrinsic(builder, "copysign", quotient, x)
@@ -189,8 +178,8 @@ def tanh(body: Body, x: ir.Value) -> ir.Value:
 def sigmoid(body: Body, x: ir.Value) -> ir.Value:
     """1 / (1 + e**-x); for negative x as e**x / (1 + e**x), accurate down to underflow."""
     builder, low, one = body.builder, body.format.exp_low, body.number(1.0)
-    n, expm1 = reduce(body, body.at_least(_minus_magnitude(body, x), low))
-    z = scale_down(body, builder.fadd(expm1, one), n, body.lift(low))
+    n, expm1 = body.reduce(body.at_least(_minus_magnitude(body, x), low))
+    z = body.scale_down(builder.fadd(expm1, one), n, body.lift(low))
     return builder.fdiv(body.where(">=", x, 0.0, one, z), builder.fadd(one, z))
 
 
@@ -207,7 +196,7 @@ def _gated(
     rounded once."""
     lift = body.lift(least)
     builder, one, down = body.builder, body.number(1.0), body.number(2.0**-lift)
-    power = lifted_power(body, n, lift)
+    power = body.lifted_power(n, lift)
     below = builder.fmul(body.madd(y, rest, y), power)
     total = body.madd(body.madd(power, rest, power), down, one)
     quotient = builder.fdiv(builder.select(positive, x, below), total)
@@ -219,7 +208,7 @@ def silu(body: Body, x: ir.Value) -> ir.Value:
     """x sigmoid(x)."""
     y = body.at_least(_minus_magnitude(body, x), body.format.silu_low)
     positive = body.builder.fcmp_ordered(">=", x, body.number(0.0))
-    return _gated(body, x, y, positive, *reduce(body, y), body.format.silu_low)
+    return _gated(body, x, y, positive, *body.reduce(y), body.format.silu_low)
 
 
 @shared
@@ -233,7 +222,7 @@ def swish(body: Body, x: ir.Value, slope: ir.Value) -> ir.Value:
     vanishes = builder.fcmp_ordered("<", high, limit)
     high = builder.select(vanishes, limit, high)
     low = builder.select(vanishes, zero, low)
-    n, rest = reduce(body, high, lambda y: builder.fadd(builder.fadd(high, y), low))
+    n, rest = body.reduce(high, lambda y: builder.fadd(builder.fadd(high, y), low))
     # Of any number that is not large the result is zero there.
     y = builder.select(vanishes, intrinsic(builder, "copysign", body.number(1.0), x), x)
     positive = builder.fcmp_ordered(">=", builder.fmul(slope, x), zero)
@@ -261,7 +250,7 @@ def gelu_tanh(body: Body, x: ir.Value) -> ir.Value:
         lost = builder.fadd(builder.fadd(builder.fsub(c, total), term), term_low)
     v, v_low = body.product(y, total)
     v_low = body.madd(y, builder.fadd(lost, low), v_low)
-    n, rest = reduce(body, v, lambda part: builder.fadd(builder.fadd(v, part), v_low))
+    n, rest = body.reduce(v, lambda part: builder.fadd(builder.fadd(v, part), v_low))
     positive = builder.fcmp_ordered(">=", x, body.number(0.0))
     return _gated(body, x, y, positive, n, rest, least)
 
@@ -273,7 +262,7 @@ def gelu(body: Body, x: ir.Value) -> ir.Value:
     builder, constants = body.builder, body.format
     a = body.at_most(intrinsic(builder, "fabs", x), constants.gelu_high)
     half_square = builder.fmul(a, builder.fmul(a, body.number(0.5)))
-    n, rest = reduce(body, builder.fneg(half_square), lambda y: _less_square(body, y, a, 0.5))
+    n, rest = body.reduce(builder.fneg(half_square), lambda y: _less_square(body, y, a, 0.5))
     shift, slope = body.number(constants.gelu_shift), constants.gelu_scale
     t = builder.fdiv(a, body.madd(a, body.number(slope), shift))
     q = body.madd(t, body.number(-2.0 * slope), body.number(1.0))
@@ -283,7 +272,7 @@ def gelu(body: Body, x: ir.Value) -> ir.Value:
     factor = constants.gelu_factor
     rest = body.madd(rest, body.number(factor), body.number(factor - 1.0))
     lift = body.lift(-0.5 * constants.gelu_high**2)
-    tail = builder.fmul(body.madd(tail, rest, tail), lifted_power(body, n, lift))
+    tail = builder.fmul(body.madd(tail, rest, tail), body.lifted_power(n, lift))
     # -0.0 is the bound so that zeros keep their sign.
     down = body.number(-(2.0 ** -(lift + 1)))
     return body.madd(tail, down, body.at_least(x, -0.0))
@@ -313,7 +302,7 @@ def _erfc_tail(body: Body, magnitude: ir.Value, high: float) -> ir.Value:
     builder, constants = body.builder, body.format
     a = body.at_most(magnitude, high)
     square = builder.fmul(a, a)
-    n, expm1 = reduce(body, builder.fneg(square), lambda y: _less_square(body, y, a))
+    n, expm1 = body.reduce(builder.fneg(square), lambda y: _less_square(body, y, a))
     shift, slope = body.number(constants.erfcx_shift), constants.erfcx_scale
     t = builder.fdiv(body.number(1.0), body.madd(a, body.number(slope), shift))
     # (K - a) / (K + a) as 1 - 2a / (K + a): an error of t does not count where a is small, and
@@ -324,7 +313,7 @@ def _erfc_tail(body: Body, magnitude: ir.Value, high: float) -> ir.Value:
     above_one = builder.fmul(q, body.polynomial(q, constants.erfcx_table))
     erfcx = body.madd(t, above_one, t)
     lift = body.lift(-(constants.erfc_high**2))
-    return scale_down(body, body.madd(erfcx, expm1, erfcx), n, lift)
+    return body.scale_down(body.madd(erfcx, expm1, erfcx), n, lift)
 
 
 @shared
@@ -366,7 +355,7 @@ def cos(body: Body, x: ir.Value) -> ir.Value:
 def _turned_sine(body: Body, x: ir.Value, quarters: int) -> ir.Value:
     """sin(x + quarters pi / 2) for |x| <= `sine_high`."""
     builder, constants = body.builder, body.format
-    n, r, rest = quadrant(body, x)
+    n, r, rest = body.quadrant(x)
     if quarters:
         n = builder.add(n, body.integer(quarters))
     z = builder.fmul(r, r)

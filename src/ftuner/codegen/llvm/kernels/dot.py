@@ -9,19 +9,12 @@ accumulator is a vector of partial sums of one element of C, added up at the end
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    IRBuilder,
-    begun,
-    const,
-    quarter_lanes,
-    scalar_type,
-)
-from ftuner.codegen.llvm.ir.instructions import Emitter, emitter_of
+from ftuner.codegen.llvm.ir.builder import I64, IRBuilder, begun, const, quarter_lanes, scalar_type
+from ftuner.codegen.llvm.ir.instructions import emitter_of
 from ftuner.codegen.llvm.ir.lanes import lanes_below, load_lanes
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
 from ftuner.codegen.llvm.native.records import Context
@@ -73,7 +66,7 @@ def _store(
         count = min(vector.type.count, len(places) - number)
         in_row = count == vector.type.count and number % kernel.nr + count <= kernel.nr
         values = [vector] if in_row else [
-            builder.extract_element(vector, ir.Constant(I32, lane)) for lane in range(count)
+            builder.extract_element(vector, const(lane)) for lane in range(count)
         ]  # fmt: skip
         for value, place in zip(values, places[number:], strict=False):
             added = value
@@ -85,12 +78,7 @@ def _store(
 
 
 def _dot_products(
-    builder: IRBuilder,
-    kernel: UKernel,
-    isa: InstructionSet,
-    rows: Sequence[ir.Value],
-    columns: Sequence[ir.Value],
-    k: ir.Value,
+    builder: IRBuilder, kernel: UKernel, isa: InstructionSet, rows: Sums, columns: Sums, k: ir.Value
 ) -> Sums:
     """Whole vectors of k, `chains` at once, then one at once, then what is left of a vector."""
     dtype, lanes, chains = kernel.types.c, kernel.lanes, kernel.tile.chains
@@ -100,10 +88,15 @@ def _dot_products(
     tile = len(rows) * len(columns)
     zero = ir.Constant(vector, None)
 
-    def step(offset: ir.Value, sums: Sums) -> Sums:
-        a_k = [builder.load(builder.at(p, offset), typ=vector, align=size) for p in rows]
-        b_k = [builder.load(builder.at(p, offset), typ=vector, align=size) for p in columns]
-        return _multiply(builder, a_k, b_k, sums, multiply_add)
+    def step(
+        offset: ir.Value, sums: Sums, kind: ir.Type = vector, mask: ir.Value | None = None
+    ) -> Sums:
+        a_k, b_k = (
+            [load_lanes(builder, builder.at(p, offset), kind, size, mask) for p in pointers]
+            for pointers in (rows, columns)
+        )
+        pairs = zip(product(a_k, b_k), sums, strict=True)
+        return [multiply_add(builder, x, y, total) for (x, y), total in pairs]
 
     def rounds(offset: ir.Value, count: ir.Value, sums: Sums, steps: int) -> tuple[ir.Value, Sums]:
         """`count` rounds of `steps` vectors, each with sums of its own."""
@@ -132,41 +125,23 @@ def _dot_products(
     quarter = quarter_lanes(dtype)
     if isa.masked:
         mask = lanes_below(builder, left, lanes)
-
-        def masked_step(sums: Sums) -> Sums:
-            a_k = [load_lanes(builder, builder.at(p, offset), vector, size, mask) for p in rows]
-            b_k = [load_lanes(builder, builder.at(p, offset), vector, size, mask) for p in columns]
-            return _multiply(builder, a_k, b_k, sums, multiply_add)
-
         some = builder.zext(builder.icmp_signed("!=", left, 0), I64)
-        return _totals(builder, builder.carried_loop(some, sums, masked_step), quarter)
+        last = builder.carried_loop(some, sums, lambda sums: step(offset, sums, mask=mask))
+        return _totals(builder, last, quarter)
 
     def scalar_step(values: list[ir.Value]) -> list[ir.Value]:
         here, *carried = values
-        a_k = [builder.load(builder.at(p, here), typ=element, align=size) for p in rows]
-        b_k = [builder.load(builder.at(p, here), typ=element, align=size) for p in columns]
-        done = _multiply(builder, a_k, b_k, carried, multiply_add)
+        done = step(here, carried, element)
         return [builder.add(here, size), *done]
 
     none = ir.Constant(element, 0.0)
     rest = builder.carried_loop(left, [offset, *([none] * tile)], scalar_step)[1:]
     # The rest of a sum is one more of its lanes.
-    lane = ir.Constant(I32, 0)
+    lane = const(0)
     first = [builder.extract_element(x, lane) for x in sums]
     both = [builder.fadd(x, y) for x, y in zip(first, rest, strict=True)]
     sums = [builder.insert_element(x, y, lane) for x, y in zip(sums, both, strict=True)]
     return _totals(builder, sums, quarter)
-
-
-def _multiply(
-    builder: IRBuilder,
-    a_k: Sequence[ir.Value],
-    b_k: Sequence[ir.Value],
-    sums: Sums,
-    multiply_add: Emitter,
-) -> Sums:
-    pairs = [(x, y) for x in a_k for y in b_k]
-    return [multiply_add(builder, x, y, z) for (x, y), z in zip(pairs, sums, strict=True)]
 
 
 def _totals(builder: IRBuilder, sums: Sums, count: int) -> Sums:

@@ -11,6 +11,7 @@ as many as its context says (`hardware.tuning.Intake`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from math import ceil
 from typing import NamedTuple
@@ -165,13 +166,9 @@ class KLoop:
                 for both in zip(*([first, *rest] for first, rest, _ in ends), strict=True)
             )
         end = 2 + self._size_of_set
-        before = builder.block
         # In a loop that may run no round, LLVM keeps a sum of NEON on the stack.
-        with builder.if_then(builder.icmp_signed(">", left, 0)):
-            rest = self._rounds(left, values[:end], 1, asked=False, some=True)
-            inside = builder.block
-        both = zip(values[:end], rest, strict=True)
-        values[:end] = [builder.joined(pair, [before, inside]) for pair in both]
+        rest = partial(self._rounds, left, values[:end], 1, asked=False, some=True)
+        values[:end] = builder.changed_if(builder.icmp_signed(">", left, 0), values[:end], rest)
         return self._added(values[2:])
 
     def _added(self, sums: Sequence[ir.Value]) -> list[list[ir.Value]]:

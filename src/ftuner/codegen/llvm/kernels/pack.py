@@ -25,7 +25,6 @@ from ftuner.codegen.llvm.ir.builder import (
     IRBuilder,
     begun,
     const,
-    intrinsic,
     quarter_lanes,
     scalar_type,
 )
@@ -95,8 +94,8 @@ def _copy_contiguous(
 
 
 def _fill_zero(builder: IRBuilder, target: ir.Value, size: ir.Value) -> None:
-    memset = intrinsic(builder.module, "llvm.memset.p0.i64", VOID, [PTR, I8, I64, I1])
-    builder.call(memset, [target, ir.Constant(I8, 0), size, ir.Constant(I1, 0)])
+    value, volatile = ir.Constant(I8, 0), ir.Constant(I1, 0)
+    builder.external("llvm.memset.p0.i64", VOID, target, value, size, volatile)
 
 
 def _copy_elements(builder: IRBuilder, dtype: DType, given: _Given, begin: ir.Value) -> None:

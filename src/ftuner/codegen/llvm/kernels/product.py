@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import llvmlite.ir as ir
@@ -350,11 +351,6 @@ def applied(builder: IRBuilder, kernel: UKernel, expr: Expr, place: Place, sums:
 
 def _if(builder: IRBuilder, condition: ir.Value, otherwise: Sums, then: Callable[[], Sums]) -> Sums:
     """`then()` where the condition holds, else `otherwise`; both nested lists of vectors."""
-    before = builder.block
-    with builder.if_then(condition):
-        changed = then()
-        inside = builder.block
-    return [
-        [builder.joined(both, (before, inside)) for both in zip(*rows, strict=True)]
-        for rows in zip(otherwise, changed, strict=True)
-    ]
+    width = len(otherwise[0])
+    found = builder.changed_if(condition, [*chain(*otherwise)], lambda: [*chain(*then())])
+    return [found[first : first + width] for first in range(0, len(found), width)]

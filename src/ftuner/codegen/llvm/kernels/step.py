@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I64, PTR, VOID, IRBuilder, const, intrinsic
+from ftuner.codegen.llvm.ir.builder import I1, I64, PTR, VOID, IRBuilder, const
 from ftuner.codegen.llvm.ir.functions import lanes_of, widened
 from ftuner.codegen.llvm.ir.rows import Rows
 from ftuner.codegen.llvm.kernels.product import KERNEL_TYPE
@@ -44,9 +44,8 @@ def fail(
     wrong, index, extent = widened(builder, [wrong, index, extent])
     if count := lanes_of(wrong):
         mask = builder.bitcast(wrong, ir.IntType(count))
-        name = f"llvm.cttz.i{count}"
-        trailing = intrinsic(builder.module, name, mask.type, [mask.type, I1])
-        lane = builder.zext(builder.call(trailing, [mask, ir.Constant(I1, 1)]), I64)
+        zeros = builder.external(f"llvm.cttz.i{count}", mask.type, mask, ir.Constant(I1, 1))
+        lane = builder.zext(zeros, I64)
         index, extent = (builder.extract_element(v, lane) for v in (index, extent))
     written = builder.cmpxchg(status, const(0), const(number), "monotonic")
     with builder.if_then(builder.extract_value(written, 1)):

@@ -14,17 +14,7 @@ from collections.abc import Callable, Mapping
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I32,
-    I64,
-    PTR,
-    VOID,
-    IRBuilder,
-    begun,
-    const,
-    intrinsic,
-    scalar_type,
-)
+from ftuner.codegen.llvm.ir.builder import I32, I64, PTR, VOID, IRBuilder, begun, const, scalar_type
 from ftuner.codegen.llvm.ir.half_precision import WIDENED
 from ftuner.codegen.llvm.ir.vector_arithmetic import splat
 from ftuner.codegen.llvm.native.symbols import widen_symbol
@@ -194,9 +184,8 @@ class Levels:
                 code = builder.load(place, typ=element, align=WORD_BYTES)
                 found = builder.insert_element(found, code, ir.Constant(I32, lane))
             return found
-        function = intrinsic(builder.module, self._permute, vector, [vector, numbers.type])
-        tables = (codes[n : n + lanes] for n in range(0, len(codes), lanes))
-        found = [builder.call(function, [ir.Constant(vector, t), numbers]) for t in tables]
+        tables = (ir.Constant(vector, codes[n : n + lanes]) for n in range(0, len(codes), lanes))
+        found = [builder.external(self._permute, vector, table, numbers) for table in tables]
         if len(found) == 1:
             return found[0]
         # The sign of a lane says which half of the table it is in.

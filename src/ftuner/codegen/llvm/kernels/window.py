@@ -11,9 +11,12 @@ zeros.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, begun, const
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, VOID, IRBuilder, const
 from ftuner.codegen.llvm.ir.instructions import L1, prefetch
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, WINDOW_AXES, Context, Window
 
@@ -25,6 +28,23 @@ _VECTORS = 2 * 64
 """Bytes of the numbers of a tile, before the vectors by rows."""
 
 
+def _of_axes(builder: IRBuilder, record: ir.Value, first: int) -> list[ir.Value]:
+    """The slots of a `Window` for each axis."""
+    return [builder.slot(record, first + axis) for axis in range(WINDOW_AXES)]
+
+
+def _count(builder: IRBuilder, places: Sequence[ir.Value], limits: Sequence[ir.Value]) -> None:
+    """Add one to the last of some numbers, which carries to those before it at its limit; the first
+    one has none."""
+    *slower, place = places
+    number = builder.add(builder.slot(place, 0), 1)
+    builder.store(number, place)
+    if slower:
+        with builder.if_then(builder.icmp_signed("==", number, limits[-1])):
+            builder.store(0, place)
+            _count(builder, slower, limits[:-1])
+
+
 class _Coordinates:
     """Where the windows of a tile's rows begin in x. They are found by functions of the module,
     once for each tile, so that each uKernel does not have a copy."""
@@ -33,8 +53,7 @@ class _Coordinates:
         """`state`: memory of `size(lanes)` bytes; `lanes`: rows that it has room for."""
         self._builder, self._room = builder, lanes
 
-        def three(first: int) -> list[ir.Value]:
-            return [builder.slot(record, first + axis) for axis in range(WINDOW_AXES)]
+        three = partial(_of_axes, builder, record)
 
         def places(first: int, count: int = WINDOW_AXES) -> list[ir.Value]:
             return [builder.slot_address(state, first + i) for i in range(count)]
@@ -64,9 +83,19 @@ class _Coordinates:
         return _VECTORS + lanes * (WINDOW_AXES * 4 + 8)
 
     def begin(self, row: ir.Value, k_begin: ir.Value) -> None:
-        """Go to the first tile, and note the element that k begins with."""
-        self._find(row)
-        self._first_tap(k_begin)
+        """Go to the first tile, and note the element of the window that k begins with."""
+        builder = self._builder
+        for axis in reversed(range(WINDOW_AXES)):
+            builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
+            row = builder.udiv(row, self._outputs[axis])
+        builder.store(row, self._at[0])
+        for place in self.begins:
+            builder.store(0, place)
+        with builder.if_then(builder.icmp_signed("!=", k_begin, 0), likely=False):
+            number = builder.udiv(k_begin, self.run)
+            for axis in reversed(range(WINDOW_AXES)):
+                builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
+                number = builder.udiv(number, self.taps[axis])
 
     def enter_tile(self, mr: ir.Value) -> None:
         """Find the coordinates of all rows of a tile; the next tile follows."""
@@ -116,25 +145,6 @@ class _Coordinates:
     def _value(self, place: ir.Value) -> ir.Value:
         return self._builder.load(place, typ=I64)
 
-    def _find(self, row: ir.Value) -> None:
-        """Set the coordinates of the first tile's first row."""
-        builder = self._builder
-        for axis in reversed(range(WINDOW_AXES)):
-            builder.store(builder.urem(row, self._outputs[axis]), self._at[1 + axis])
-            row = builder.udiv(row, self._outputs[axis])
-        builder.store(row, self._at[0])
-
-    def _first_tap(self, k_begin: ir.Value) -> None:
-        """Note the element of the window that k begins with."""
-        builder = self._builder
-        for place in self.begins:
-            builder.store(0, place)
-        with builder.if_then(builder.icmp_signed("!=", k_begin, 0), likely=False):
-            number = builder.udiv(k_begin, self.run)
-            for axis in reversed(range(WINDOW_AXES)):
-                builder.store(builder.urem(number, self.taps[axis]), self.begins[axis])
-                number = builder.udiv(number, self.taps[axis])
-
     def _lane(self, vector: ir.Value, number: ir.Value, element: ir.Type) -> ir.Value:
         return self._builder.gep(vector, [number], source_etype=element)
 
@@ -160,21 +170,9 @@ class _Coordinates:
             return builder.icmp_signed(">=", self._value(at[WINDOW_AXES]), self._outputs[-1])
 
         with builder.while_holds(is_beyond):
-            self._next_line(at)
-
-    def _next_line(self, at: list[ir.Value]) -> None:
-        builder = self._builder
-        left = builder.sub(self._value(at[WINDOW_AXES]), self._outputs[-1])
-        builder.store(left, at[WINDOW_AXES])
-        middle = builder.add(self._value(at[2]), 1)
-        builder.store(middle, at[2])
-        with builder.if_then(builder.icmp_signed("==", middle, self._outputs[1])):
-            builder.store(0, at[2])
-            slow = builder.add(self._value(at[1]), 1)
-            builder.store(slow, at[1])
-            with builder.if_then(builder.icmp_signed("==", slow, self._outputs[0])):
-                builder.store(0, at[1])
-                builder.store(builder.add(self._value(at[0]), 1), at[0])
+            left = builder.sub(self._value(at[WINDOW_AXES]), self._outputs[-1])
+            builder.store(left, at[WINDOW_AXES])
+            _count(builder, at[:WINDOW_AXES], self._outputs[:-1])
 
 
 class WindowRows:
@@ -193,10 +191,7 @@ class WindowRows:
         self._state = builder.reserve(ir.ArrayType(I64, _Coordinates.size(room) // SLOT_BYTES))
         self._tile = tile = _Coordinates(builder, record, self._state, room)
         self.run = tile.run
-
-        def three(first: int) -> list[ir.Value]:
-            return [builder.slot(record, first + axis) for axis in range(WINDOW_AXES)]
-
+        three = partial(_of_axes, builder, record)
         self._extents, self._dilations = three(Window.EXTENTS), three(Window.DILATIONS)
         run_bytes = builder.mul(self.run, item_bytes)
         self._scattered = builder.icmp_signed(">", tile.bytes[-1], run_bytes)
@@ -222,38 +217,29 @@ class WindowRows:
         self._call("enter_tile", const(self._mr))
         found = *self._tile.begins, *self._tile.least, *self._tile.most
         for place, source in zip((*self._tap, *self._least, *self._most), found, strict=True):
-            self._builder.store(self._value(source), place)
+            self._builder.store(self._builder.slot(source, 0), place)
 
     def _call(self, method: str, *arguments: ir.Value) -> None:
         """Call the function of the module that does a method of `_Coordinates`."""
-        module, name = self._builder.module, f"window_{method}_{self._room}"
-        function = module.globals.get(name)
-        if function is None:
-            kind = ir.FunctionType(VOID, [PTR, PTR, *(value.type for value in arguments)])
-            builder, (record, state, *given) = begun(module, kind, name, internal=True)
-            function = builder.function
-            function.attributes.add("noinline")
-            getattr(_Coordinates(builder, record, state, self._room), method)(*given)
-            builder.ret_void()
-        self._builder.call(function, [self._record, self._state, *arguments])
 
-    def _value(self, place: ir.Value) -> ir.Value:
-        return self._builder.load(place, typ=I64)
+        def body(builder: IRBuilder, record: ir.Value, state: ir.Value, *given: ir.Value) -> None:
+            getattr(_Coordinates(builder, record, state, self._room), method)(*given)
+
+        name, given = f"window_{method}_{self._room}", [self._record, self._state, *arguments]
+        self._builder.shared(name, VOID, given, body, "noinline")
 
     def point(self, a: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Go to the next element of the window: what its distances count from, which is x at `a` or
         an address in it; and whether it is outside x for all rows."""
         builder = self._builder
-        taps = [self._value(place) for place in self._tap]
-        offsets = [
-            builder.mul(tap, dilation) for tap, dilation in zip(taps, self._dilations, strict=True)
-        ]
+        taps = [builder.slot(place, 0) for place in self._tap]
+        offsets = [*map(builder.mul, taps, self._dilations)]
         moved: ir.Value = const(0)
         all_inside, all_outside = ir.Constant(I1, 1), ir.Constant(I1, 0)
         for axis, offset in enumerate(offsets):
             moved = builder.add(moved, builder.mul(offset, self._tile.bytes[axis]))
-            least = builder.add(self._value(self._least[axis]), offset)
-            most = builder.add(self._value(self._most[axis]), offset)
+            least = builder.add(builder.slot(self._least[axis], 0), offset)
+            most = builder.add(builder.slot(self._most[axis], 0), offset)
             begins = builder.icmp_signed(">=", least, 0)
             ends = builder.icmp_signed("<", most, self._extents[axis])
             all_inside = builder.and_(all_inside, builder.and_(begins, ends))
@@ -268,7 +254,7 @@ class WindowRows:
             later = builder.at(a, builder.add(moved, self._tile_bytes))
             for row in range(self._mr):
                 prefetch(builder, builder.at(later, self[row]), L1)
-        self._next_tap(taps)
+        _count(builder, self._tap, self._tile.taps)
         return builder.at(a, builder.select(all_inside, moved, 0)), all_outside
 
     def _check(self, offsets: list[ir.Value], moved: ir.Value) -> None:
@@ -285,18 +271,6 @@ class WindowRows:
         distances = builder.add(base, builder.splat(moved, lanes))
         distances = builder.select(valid, distances, builder.splat(self._zeros, lanes))
         builder.store(distances, self._distances)
-
-    def _next_tap(self, taps: list[ir.Value]) -> None:
-        builder = self._builder
-        tap = builder.add(taps[2], 1)
-        builder.store(tap, self._tap[2])
-        with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[2])):
-            builder.store(0, self._tap[2])
-            tap = builder.add(taps[1], 1)
-            builder.store(tap, self._tap[1])
-            with builder.if_then(builder.icmp_signed("==", tap, self._tile.taps[1])):
-                builder.store(0, self._tap[1])
-                builder.store(builder.add(taps[0], 1), self._tap[0])
 
     def __getitem__(self, row: int) -> ir.Value:
         """Bytes to where a row of the tile reads the current element of its window."""

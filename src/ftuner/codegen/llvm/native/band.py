@@ -57,11 +57,8 @@ def _unless_one(
     builder: IRBuilder, condition: ir.Value, quotient: Callable[[], ir.Value], one: ir.Value
 ) -> ir.Value:
     """`quotient()` if a condition holds, else `one`: small batch elements skip the division."""
-    before = builder.block
-    with builder.if_then(condition):
-        value = quotient()
-        inside = builder.block
-    return builder.joined((one, value), (before, inside))
+    (value,) = builder.changed_if(condition, [one], lambda: [quotient()])
+    return value
 
 
 @dataclass(frozen=True)
@@ -188,16 +185,8 @@ class BandWalk:
                 source = builder.at(a_first, row, a_row_stride)
                 place = builder.add(share.a_offset, builder.mul(tile, tile_bytes))
                 target = builder.at(operands.a_block, place)
-                arguments = [
-                    source,
-                    a_k_stride,
-                    a_row_stride,
-                    target,
-                    block.steps,
-                    share.mr,
-                    share.mr,
-                ]
-                builder.call(self.pack, arguments)
+                given = [source, a_k_stride, a_row_stride, target, block.steps, share.mr, share.mr]
+                builder.call(self.pack, given)
 
         with builder.if_then(packs_a):
             self._segments(block, pack_segment)
@@ -284,22 +273,10 @@ class BandWalk:
                 self._set(Context.A_STRIDE, stride)
                 self._set(Context.A_TILE_STRIDE, tile_stride)
                 place = builder.at(c, share.row, c_stride)
-                place = builder.at(place, column, c_size)
+                c_at = builder.at(place, column, c_size)
+                given = [self.context, a, b_read, c_at, share.row, column, block.steps, share.tiles]
                 with builder.if_then(builder.icmp_signed(">", share.tiles, 0)):
-                    builder.call_address(
-                        KERNEL_TYPE,
-                        share.kernel,
-                        [
-                            self.context,
-                            a,
-                            b_read,
-                            place,
-                            share.row,
-                            column,
-                            block.steps,
-                            share.tiles,
-                        ],
-                    )
+                    builder.call_address(KERNEL_TYPE, share.kernel, given)
                 part = builder.mul(builder.mul(share.tiles, block.steps), step)
                 next_b = builder.pointer_slot(self.context, Context.NEXT_B)
                 self._set(Context.NEXT_B, builder.at(next_b, part))

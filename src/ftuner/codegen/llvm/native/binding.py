@@ -53,17 +53,13 @@ def emit_binding(module: ir.Module) -> None:
 
 def _copy(b: IRBuilder, source: ir.Value, target: ir.Value, count: ir.Value) -> ir.Value:
     """Copy words; returns the address after the last one."""
-    name = "ftuner_copy_words"
-    function = b.module.globals.get(name)
-    if function is None:
-        own, given = begun(b.module, ir.FunctionType(VOID, [PTR, PTR, I64]), name, internal=True)
-        function = own.function
-        function.attributes.add("noinline")
-        with own.counted_loop(0, given[2]) as i:
-            word = own.slot(given[0], i)
-            own.set_slot(given[1], i, word)
-        own.ret_void()
-    b.call(function, [source, target, count])
+
+    def copied(own: IRBuilder, source: ir.Value, target: ir.Value, count: ir.Value) -> None:
+        with own.counted_loop(0, count) as i:
+            word = own.slot(source, i)
+            own.set_slot(target, i, word)
+
+    b.shared("ftuner_copy_words", VOID, [source, target, count], copied, "noinline")
     return b.slot_address(source, count)
 
 

@@ -14,17 +14,7 @@ from collections.abc import Callable
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import (
-    I1,
-    I32,
-    I64,
-    PTR,
-    VOID,
-    IRBuilder,
-    begun,
-    const,
-    intrinsic,
-)
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.native.binding_records import ArrayField, Known, Site
 from ftuner.codegen.llvm.native.driver import ENTRY_TYPE
 from ftuner.codegen.llvm.native.program import RUN_TYPE
@@ -263,22 +253,16 @@ class _KnownCall:
         builder.position_at_end(found)
         return record
 
-    def _python(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call a function of Python's stable ABI."""
-        builder = self.builder
-        function = intrinsic(builder.module, name, result, [x.type for x in arguments])
-        return builder.call(function, arguments)
-
     def _hold(self, value: ir.Value) -> None:
-        self._python("Py_IncRef", VOID, value)
+        self.builder.external("Py_IncRef", VOID, value)
 
     def _let_go(self, *values: ir.Value) -> None:
         """Release references; does nothing for null."""
         for value in values:
-            self._python("Py_DecRef", VOID, value)
+            self.builder.external("Py_DecRef", VOID, value)
 
     def _call_object(self, function: ir.Value, arguments: ir.Value) -> ir.Value:
-        return self._python("PyObject_CallObject", PTR, function, arguments)
+        return self.builder.external("PyObject_CallObject", PTR, function, arguments)
 
     def run(
         self, compute: Callable[[ir.Value, ir.Value, ir.Value], None], out: ir.Value,
@@ -323,10 +307,10 @@ class _KnownCall:
         short = builder.icmp_signed("!=", patience, 0)
         began = _nanoseconds(builder, builder.and_(has_pool, short))
         builder.set_slot(site, Site.BUSY, int(exclusive))
-        state = self._python("PyEval_SaveThread", PTR)
+        state = self.builder.external("PyEval_SaveThread", PTR)
         compute(taken, builder.inttoptr(workspace, PTR), result)
         took = builder.sub(_nanoseconds(builder, builder.and_(has_pool, short)), began)
-        self._python("PyEval_RestoreThread", VOID, state)
+        self.builder.external("PyEval_RestoreThread", VOID, state)
         builder.set_slot(site, Site.BUSY, 0)
         with builder.if_then(builder.icmp_signed("!=", workspace, 0)):
             table = builder.pointer_slot(site, Site.WORKSPACES)
@@ -412,8 +396,7 @@ def _nanoseconds(builder: IRBuilder, wanted: ir.Value) -> ir.Value:
     for i in range(2):
         builder.set_slot(time, i, 0)
     if CLOCK is not None:
-        function = intrinsic(builder.module, "clock_gettime", I32, [I32, PTR])
         with builder.if_then(wanted):
-            builder.call(function, [ir.Constant(I32, CLOCK), time])
+            builder.external("clock_gettime", I32, ir.Constant(I32, CLOCK), time)
     seconds, rest = builder.slots(time, 0, 1)
     return builder.add(builder.mul(seconds, 10**9), rest)

@@ -17,16 +17,7 @@ import llvmlite.ir as ir
 from ftuner.codegen.llvm.ir.builder import I64, PTR, VOID, IRBuilder, begun, const
 from ftuner.codegen.llvm.kernels.pack import emit_pack
 from ftuner.codegen.llvm.native.band import BandWalk, Operands, Panels, emit_covered
-from ftuner.codegen.llvm.native.records import (
-    SLOT_BYTES,
-    Band,
-    Call,
-    Context,
-    Pack,
-    Plan,
-    PoolSlot,
-    Worker,
-)
+from ftuner.codegen.llvm.native.records import Band, Call, Context, Pack, Plan, PoolSlot, Worker
 from ftuner.codegen.llvm.native.symbols import POOL_RUN_SYMBOL, driver_symbol
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, wait_for_all
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
@@ -109,12 +100,12 @@ def _emit_job(module: ir.Module, dtype: DType, chunk: ir.Function) -> ir.Functio
     with builder.if_else(builder.icmp_signed(">", chunks, 0)) as (dealt, own):
         with dealt:
             epoch = builder.add(builder.slot(pool, PoolSlot.EPOCH), 1)
-            with taken_chunks(builder, pool, worker, workers, epoch, chunks) as number:
+            with taken_chunks(builder, pool, (worker, workers), epoch, chunks) as number:
                 builder.call(chunk, [call, worker, number])
         with own:
             builder.call(chunk, [call, worker, worker])
     with builder.if_then(_is_split(builder, plan)):
-        wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+        wait_for_all(builder, pool, workers)
         _reduce(builder, call, plan, worker)
     builder.ret_void()
     return builder.function
@@ -220,15 +211,6 @@ def _emit_panels(module: ir.Module, dtype: DType, walk: ir.Function) -> None:
     builder.ret_void()
 
 
-def _clip(
-    builder: IRBuilder, first: ir.Value, panels: ir.Value, chunk: ir.Value, begin: ir.Value,
-    end: ir.Value,
-) -> Panels:  # fmt: skip
-    """Panels `begin` to `end` of a chunk, made relative to `first` and clipped to `panels`."""
-    chunk, low = (builder.maximum(builder.sub(x, first), 0) for x in (chunk, begin))
-    return Panels(chunk, low, builder.minimum(builder.sub(end, first), panels))
-
-
 def _emit_walk(
     module: ir.Module, dtype: DType, pack: ir.Function, covered: ir.Function
 ) -> ir.Function:
@@ -265,8 +247,13 @@ def _emit_walk(
         wanted = builder.select(wanted, builder.slot(share, count), 0)
         with builder.counted_loop(0, wanted) as i:
             record = builder.record_at(first, i, kind.SIZE)
-            numbers = builder.slot(record, kind.FIRST_PANEL), builder.slot(record, kind.PANELS)
-            yield record, _clip(builder, *numbers, chunk, begin, end)
+            # Relative to the record's first panel, and clipped to its panels.
+            first_panel, panels = builder.slots(record, kind.FIRST_PANEL, kind.PANELS)
+            of_chunk, low = (
+                builder.maximum(builder.sub(x, first_panel), 0) for x in (chunk, begin)
+            )
+            high = builder.minimum(builder.sub(end, first_panel), panels)
+            yield record, Panels(of_chunk, low, high)
 
     rows = builder.slot(call, Call.ROWS)
     memory = builder.reserve(ir.ArrayType(I64, int(Band.SIZE)))
@@ -276,9 +263,21 @@ def _emit_walk(
         next_a, next_b = element.go_on(share, batch)
         operands = Operands(a, b, c, packed, a_block, workspace, next_a, next_b)
         with each(Pack, Worker.PACKS, Worker.PACK_COUNT, PACKS) as (record, panels):
-            _pack_b(builder, dtype, plan, pack, record, operands, panels)
+            # One after the other, each over all of k.
+            k, k_stride, column_stride = builder.slots(
+                plan, Plan.K, Plan.B_K_STRIDE, Plan.B_COLUMN_STRIDE
+            )
+            column, width, padded = builder.slots(record, Pack.COLUMN, Pack.WIDTH, Pack.PADDED)
+            target = builder.at(packed, builder.slot(record, Pack.OFFSET))
+            panel_bytes = builder.mul(builder.mul(padded, k), dtype.itemsize)
+            with builder.counted_loop(panels.begin, panels.end) as panel:
+                first = builder.add(column, builder.mul(panel, padded))
+                source = builder.at(b, first, column_stride)
+                number = builder.sub(panel, panels.begin)
+                place = builder.at(target, number, panel_bytes)
+                builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])
         with builder.if_then(waits):
-            wait_for_all(builder, pool, PoolSlot.BARRIER, workers)
+            wait_for_all(builder, pool, workers)
         with (
             each(Band, Worker.BANDS, Worker.BAND_COUNT, BANDS) as (record, panels),
             builder.if_then(builder.icmp_signed("<", panels.begin, panels.end)),
@@ -305,8 +304,8 @@ class _Element:
     def __init__(self, builder: IRBuilder, call: ir.Value, plan: ir.Value, first: ir.Value) -> None:
         self._builder, self._plan = builder, plan
         self._arrays = builder.pointer_slots(call, Call.A, Call.B, Call.C)
-        self._offsets = [builder.reserve(I64, SLOT_BYTES) for _ in self._arrays]
-        self._left = builder.reserve(I64, SLOT_BYTES)
+        self._offsets = [builder.variable(0) for _ in self._arrays]
+        self._left = builder.variable(first)
         self._find(first)
 
     def _find(self, number: ir.Value) -> None:
@@ -322,14 +321,14 @@ class _Element:
             index = builder.load(self._left, typ=I64)
             # The remainder is the first axis's index: no division there, and most batches have one
             # axis.
-            before = builder.block
             divides = builder.icmp_signed("<", axis, builder.sub(rank, 1))
-            with builder.if_then(divides):
+
+            def rest(index: ir.Value = index, record: ir.Value = record) -> list[ir.Value]:
                 extent = builder.slot(record, 0)
                 builder.store(builder.udiv(index, extent), self._left)
-                rest = builder.urem(index, extent)
-                inside = builder.block
-            here = builder.joined((index, rest), (before, inside))
+                return [builder.urem(index, extent)]
+
+            (here,) = builder.changed_if(divides, [index], rest)
             for i, offset in enumerate(self._offsets):
                 moved = builder.mul(here, builder.slot(record, 1 + i))
                 builder.store(builder.add(builder.load(offset, typ=I64), moved), offset)
@@ -359,25 +358,3 @@ class _Element:
             for offset, old in zip(self._offsets[:2], before, strict=False)
         )
         return next_a, next_b
-
-
-def _pack_b(
-    builder: IRBuilder,
-    dtype: DType,
-    plan: ir.Value,
-    pack: ir.Function,
-    record: ir.Value,
-    operands: Operands,
-    panels: Panels,
-) -> None:
-    """Pack the panels of one record, one after the other, each over all of k."""
-    k, k_stride, column_stride = builder.slots(plan, Plan.K, Plan.B_K_STRIDE, Plan.B_COLUMN_STRIDE)
-    column, width, padded = builder.slots(record, Pack.COLUMN, Pack.WIDTH, Pack.PADDED)
-    target = builder.at(operands.packed, builder.slot(record, Pack.OFFSET))
-    panel_bytes = builder.mul(builder.mul(padded, k), dtype.itemsize)
-    with builder.counted_loop(panels.begin, panels.end) as panel:
-        first = builder.add(column, builder.mul(panel, padded))
-        source = builder.at(operands.b, first, column_stride)
-        number = builder.sub(panel, panels.begin)
-        place = builder.at(target, number, panel_bytes)
-        builder.call(pack, [source, k_stride, column_stride, place, k, width, padded])

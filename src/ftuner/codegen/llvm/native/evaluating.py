@@ -49,13 +49,8 @@ def emit_evaluation(module: ir.Module) -> ir.Function:
     return b.function
 
 
-def _sum(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    pair = b.sadd_with_overflow(x, y)
-    return b.extract_value(pair, 0), b.extract_value(pair, 1)
-
-
-def _product(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    pair = b.smul_with_overflow(x, y)
+def _parts(b: IRBuilder, pair: ir.Value) -> Result:
+    """The number and the flag of an operation that may overflow."""
     return b.extract_value(pair, 0), b.extract_value(pair, 1)
 
 
@@ -71,16 +66,6 @@ def _divided(b: IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value
     return quotient, b.select(rounds, b.add(rest, y), rest), fails
 
 
-def _quotient(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    quotient, _, fails = _divided(b, x, y)
-    return quotient, fails
-
-
-def _remainder(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    _, rest, fails = _divided(b, x, y)
-    return rest, fails
-
-
 def _scaled(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     """As `core.symbolic.scaled_value`, which rounds to double precision first."""
     single = ir.FloatType()
@@ -90,14 +75,6 @@ def _scaled(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
     fits = b.and_(above, b.fcmp_ordered("<", found, ir.Constant(single, _LIMIT)))
     whole = b.fptosi(b.select(fits, found, ir.Constant(single, 0.0)), I64)
     return whole, b.not_(fits)
-
-
-def _bounded(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    return x, b.or_(b.icmp_signed("<", x, 0), b.icmp_signed(">", x, y))
-
-
-def _equal(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    return x, b.icmp_signed("!=", x, y)
 
 
 def _equal_or_one(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
@@ -130,17 +107,17 @@ def _middle(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
 
 
 _EMITTED: Mapping[str, Callable[[IRBuilder, ir.Value, ir.Value], Result]] = {
-    "sum": _sum,
-    "product": _product,
-    "quotient": _quotient,
-    "remainder": _remainder,
+    "sum": lambda b, x, y: _parts(b, b.sadd_with_overflow(x, y)),
+    "product": lambda b, x, y: _parts(b, b.smul_with_overflow(x, y)),
+    "quotient": lambda b, x, y: _divided(b, x, y)[::2],
+    "remainder": lambda b, x, y: _divided(b, x, y)[1:],
     "maximum": lambda b, x, y: (b.maximum(x, y), _FITS),
     "minimum": lambda b, x, y: (b.minimum(x, y), _FITS),
     "broadcast": lambda b, x, y: (b.select(b.icmp_signed("==", x, 1), y, x), _FITS),
     "whole": lambda b, x, _: (x, b.icmp_signed("==", x, _LEAST)),
     "scaled": _scaled,
-    "bounded": _bounded,
-    "equal": _equal,
+    "bounded": lambda b, x, y: (x, b.or_(b.icmp_signed("<", x, 0), b.icmp_signed(">", x, y))),
+    "equal": lambda b, x, y: (x, b.icmp_signed("!=", x, y)),
     "equal_or_one": _equal_or_one,
     "fine_start": _fine_start,
     "middle": _middle,

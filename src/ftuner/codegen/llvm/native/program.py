@@ -26,7 +26,7 @@ from ftuner.codegen.llvm.native.symbols import (
 )
 from ftuner.codegen.llvm.native.thread_pool import JOB_TYPE, add_completed, wait_for_completed
 from ftuner.codegen.llvm.native.thread_state import default_float_mode
-from ftuner.codegen.llvm.native.work_stealing import taken_chunks
+from ftuner.codegen.llvm.native.work_stealing import Share, taken_chunks
 from ftuner.hardware.tuning import NativeTuning
 
 RUN_TYPE = ir.FunctionType(VOID, [PTR, PTR, I64])
@@ -95,7 +95,7 @@ def _emit_job(module: ir.Module, tuning: NativeTuning) -> ir.Function:
         builder.store(number, epoch)
         workers = builder.slot(record, Step.WORKERS)
         with builder.if_then(builder.icmp_signed("<", worker, workers)):
-            done = _shared(builder, pool, record, worker, workers, number)
+            done = _shared(builder, pool, record, (worker, workers), number)
             with builder.if_then(builder.icmp_signed(">", done, 0)):
                 add_completed(builder, pool, done)
     builder.ret_void()
@@ -127,14 +127,10 @@ def _emit_alone(module: ir.Module) -> ir.Function:
 
 
 def _shared(
-    builder: IRBuilder,
-    pool: ir.Value,
-    record: ir.Value,
-    worker: ir.Value,
-    workers: ir.Value,
-    epoch: ir.Value,
+    builder: IRBuilder, pool: ir.Value, record: ir.Value, share: Share, epoch: ir.Value
 ) -> ir.Value:
     """A worker's part of a step; returns the number of chunks it has done."""
+    worker, _ = share
     done = builder.variable(0)
     chunks, tasks = builder.slots(record, Step.CHUNKS, Step.TASKS)
     together = builder.icmp_signed("!=", builder.slot(record, Step.TOGETHER), 0)
@@ -143,30 +139,19 @@ def _shared(
             call = builder.pointer_slot(record, Step.ARGUMENT)
             _of_kind(builder, record, "gemm", [call, worker])
             builder.store(1, done)
-        with dealt, taken_chunks(builder, pool, worker, workers, epoch, chunks) as chunk:
+        with dealt, taken_chunks(builder, pool, share, epoch, chunks) as chunk:
             bounds = builder.partition_bounds(tasks, chunks, chunk)
-            _piece(builder, record, worker, chunk, bounds)
+            with builder.if_else(_has_kernel(builder, record)) as (kernel, product):
+                with kernel:
+                    _tasks(builder, record, worker, bounds)
+                with product, builder.if_else(_of_several(builder, record)) as (several, one):
+                    with several:
+                        _panels(builder, record, worker, chunk)
+                    with one:
+                        call = builder.pointer_slot(record, Step.ARGUMENT)
+                        _of_kind(builder, record, "chunk", [call, worker, chunk])
             builder.store(builder.add(builder.load(done, typ=I64), 1), done)
     return builder.load(done, typ=I64)
-
-
-def _piece(
-    builder: IRBuilder,
-    record: ir.Value,
-    worker: ir.Value,
-    chunk: ir.Value,
-    tasks: tuple[ir.Value, ir.Value],
-) -> None:
-    """A chunk of a product, or a range of the tasks of a kernel."""
-    with builder.if_else(_has_kernel(builder, record)) as (kernel, product):
-        with kernel:
-            _tasks(builder, record, worker, tasks)
-        with product, builder.if_else(_of_several(builder, record)) as (several, one):
-            with several:
-                _panels(builder, record, worker, chunk)
-            with one:
-                call = builder.pointer_slot(record, Step.ARGUMENT)
-                _of_kind(builder, record, "chunk", [call, worker, chunk])
 
 
 def _of_several(builder: IRBuilder, record: ir.Value) -> ir.Value:

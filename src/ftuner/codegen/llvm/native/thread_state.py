@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I32, I64, PTR, VOID, IRBuilder, const, intrinsic
+from ftuner.codegen.llvm.ir.builder import I32, I64, VOID, IRBuilder, const
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot
 from ftuner.codegen.llvm.native.waiting import mailbox_of, system_call
 from ftuner.core.operating_system import GETTID, has_system_calls, is_x86
@@ -26,15 +26,13 @@ from ftuner.core.operating_system import GETTID, has_system_calls, is_x86
 
 def current_cpu(builder: IRBuilder) -> ir.Value:
     """The number of the CPU that this thread runs on."""
-    function = intrinsic(builder.module, "sched_getcpu", I32, [])
-    return builder.sext(builder.call(function, []), I64)
+    return builder.sext(builder.external("sched_getcpu", I32), I64)
 
 
 def _affinity(builder: IRBuilder, name: str, thread: ir.Value, mask: ir.Value) -> ir.Value:
     """Get or set the CPU affinity of a thread; negative if the system refuses."""
-    function = intrinsic(builder.module, name, I32, [I32, I64, PTR])
     size = const(PoolSlot.CPU_MASK_WORDS * SLOT_BYTES)
-    return builder.call(function, [builder.trunc(thread, I32), size, mask])
+    return builder.external(name, I32, builder.trunc(thread, I32), size, mask)
 
 
 def introduce(builder: IRBuilder, mailbox: ir.Value) -> None:
@@ -162,19 +160,16 @@ def _differs(builder: IRBuilder, mode: ir.Value) -> ir.Value:
 
 def _mode(builder: IRBuilder) -> ir.Value:
     if not is_x86():
-        return builder.call(intrinsic(builder.module, "llvm.aarch64.get.fpcr", I64, []), [])
+        return builder.external("llvm.aarch64.get.fpcr", I64)
     place = builder.reserve(I32, 4)
-    store = intrinsic(builder.module, "llvm.x86.sse.stmxcsr", VOID, [PTR])
-    builder.call(store, [place])
+    builder.external("llvm.x86.sse.stmxcsr", VOID, place)
     return builder.load(place, typ=I32)
 
 
 def _set_mode(builder: IRBuilder, mode: ir.Value) -> None:
     if not is_x86():
-        function = intrinsic(builder.module, "llvm.aarch64.set.fpcr", VOID, [I64])
-        builder.call(function, [mode])
+        builder.external("llvm.aarch64.set.fpcr", VOID, mode)
         return
     place = builder.reserve(I32, 4)
     builder.store(mode, place)
-    load = intrinsic(builder.module, "llvm.x86.sse.ldmxcsr", VOID, [PTR])
-    builder.call(load, [place])
+    builder.external("llvm.x86.sse.ldmxcsr", VOID, place)

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import llvmlite.ir as ir
 
-from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, const, intrinsic
+from ftuner.codegen.llvm.ir.builder import I1, I32, I64, PTR, VOID, IRBuilder, const
 from ftuner.codegen.llvm.native.records import SLOT_BYTES, PoolSlot, TeamState
 from ftuner.core.operating_system import FUTEX, has_system_calls, is_x86, nap, system_call_number
 from ftuner.hardware.tuning import NativeTuning
@@ -43,10 +44,9 @@ _FUTEX_WAKE_PRIVATE = 129
 
 def _pause(builder: IRBuilder) -> None:
     if is_x86():
-        builder.call(intrinsic(builder.module, "llvm.x86.sse2.pause", VOID, []), [])
+        builder.external("llvm.x86.sse2.pause", VOID)
     else:
-        hint = intrinsic(builder.module, "llvm.aarch64.hint", VOID, [I32])
-        builder.call(hint, [ir.Constant(I32, 1)])
+        builder.external("llvm.aarch64.hint", VOID, ir.Constant(I32, 1))
 
 
 def _futex(builder: IRBuilder, address: ir.Value, operation: int, value: ir.Value) -> None:
@@ -72,20 +72,26 @@ def polls_for_others(tuning: NativeTuning) -> ir.Constant:
     return const(tuning.spin_for_others_us * _polls_per_us(tuning))
 
 
+class Watched(NamedTuple):
+    """The addresses of a slot that threads wait for, and of the count of those that sleep."""
+
+    place: ir.Value
+    sleepers: ir.Value
+
+    @classmethod
+    def of(cls, builder: IRBuilder, record: ir.Value, slot: int, sleepers: int) -> Watched:
+        """Two slots of a record."""
+        return cls(builder.slot_address(record, slot), builder.slot_address(record, sleepers))
+
+
 def wait_until(
-    builder: IRBuilder,
-    tuning: NativeTuning,
-    address: ir.Value,
-    relation: str,
-    value: ir.Value,
-    spins: ir.Value,
-    sleepers: ir.Value,
-    mask: ir.Value | None = None,
-) -> ir.Value:
-    """Wait until the slot at `address`, masked by `mask`, is in `relation` to `value`.
+    builder: IRBuilder, tuning: NativeTuning, slot: Watched, relation: str, value: ir.Value,
+    spins: ir.Value, mask: ir.Value | None = None,
+) -> ir.Value:  # fmt: skip
+    """Wait until the slot, masked by `mask`, is in `relation` to `value`.
 
     Polls `spins` times, then sleeps until `wake`, which must be called after each change of the
-    slot. `sleepers` is the address of the count of sleeping threads. Returns the slot's value.
+    slot. Returns the slot's value.
     """
     entry = builder.block
     poll, again, pause, sleep, done = (
@@ -95,7 +101,7 @@ def wait_until(
     builder.position_at_end(poll)
     count = builder.phi(I64)
     count.add_incoming(const(0), entry)
-    seen = builder.load_atomic(address, "acquire", SLOT_BYTES, typ=I64)
+    seen = builder.load_atomic(slot.place, "acquire", SLOT_BYTES, typ=I64)
     looked_at = seen if mask is None else builder.and_(seen, mask)
     builder.cbranch(builder.icmp_signed(relation, looked_at, value), done, again)
     builder.position_at_end(again)
@@ -109,29 +115,29 @@ def wait_until(
     if has_system_calls():
         # Count first, then the kernel looks at the slot, both in one total order: either the
         # waker sees the count or the kernel sees the new value and returns at once.
-        builder.atomic_rmw("add", sleepers, const(1), "seq_cst")
-        _futex(builder, address, _FUTEX_WAIT_PRIVATE, seen)
-        builder.atomic_rmw("sub", sleepers, const(1), "seq_cst")
+        builder.atomic_rmw("add", slot.sleepers, const(1), "seq_cst")
+        _futex(builder, slot.place, _FUTEX_WAIT_PRIVATE, seen)
+        builder.atomic_rmw("sub", slot.sleepers, const(1), "seq_cst")
     else:
         name, duration = nap(tuning.nap_us)
-        builder.call(intrinsic(builder.module, name, VOID, [I32]), [ir.Constant(I32, duration)])
+        builder.external(name, VOID, ir.Constant(I32, duration))
     count.add_incoming(following, builder.block)
     builder.branch(poll)
     builder.position_at_end(done)
     return seen
 
 
-def wake(builder: IRBuilder, address: ir.Value, sleepers: ir.Value) -> ir.Value:
-    """Wake all threads that sleep on the slot at `address`, which was just changed with seq_cst.
+def wake(builder: IRBuilder, slot: Watched) -> ir.Value:
+    """Wake all threads that sleep on a slot, which was just changed with seq_cst.
 
     Returns whether any thread slept.
     """
     if not has_system_calls():
         return ir.Constant(I1, 0)
-    asleep = builder.load_atomic(sleepers, "seq_cst", SLOT_BYTES, typ=I64)
+    asleep = builder.load_atomic(slot.sleepers, "seq_cst", SLOT_BYTES, typ=I64)
     any_asleep = builder.icmp_signed("!=", asleep, 0)
     with builder.if_then(any_asleep, likely=False):
-        wake_threads(builder, address, 0x7FFFFFFF)
+        wake_threads(builder, slot.place, 0x7FFFFFFF)
     return any_asleep
 
 
@@ -148,6 +154,7 @@ class Team:
         self.size, self._rank = size, rank
         self._several = builder.icmp_signed(">", size, 1)
         self._number = builder.variable(0)
+        self._done = Watched.of(builder, state, TeamState.DONE, TeamState.SLEEPERS)
 
     @contextmanager
     def phase(self) -> Iterator[ir.Value]:
@@ -155,7 +162,7 @@ class Team:
         builder, size = self._builder, self.size
         number = builder.load(self._number, typ=I64)
         following = builder.add(number, 1)
-        mine = builder.reserve(I1)
+        mine, done = builder.reserve(I1), self._done
         with builder.counted_loop(0, size) as distance:
             part = builder.add(self._rank, distance)
             around = builder.icmp_signed(">=", part, size)
@@ -166,15 +173,11 @@ class Team:
             with builder.if_then(builder.load(mine, typ=I1)):
                 yield part
                 with builder.if_then(self._several):
-                    place = builder.slot_address(self._state, TeamState.DONE)
-                    builder.atomic_rmw("add", place, const(1), "seq_cst")
-                    wake(builder, place, builder.slot_address(self._state, TeamState.SLEEPERS))
+                    builder.atomic_rmw("add", done.place, const(1), "seq_cst")
+                    wake(builder, done)
         with builder.if_then(self._several):
-            wait_until(
-                builder, self._tuning, builder.slot_address(self._state, TeamState.DONE), ">=",
-                builder.mul(following, size), polls_for_others(self._tuning),
-                builder.slot_address(self._state, TeamState.SLEEPERS),
-            )  # fmt: skip
+            parts, spins = builder.mul(following, size), polls_for_others(self._tuning)
+            wait_until(builder, self._tuning, done, ">=", parts, spins)
         builder.store(following, self._number)
 
     def _claim(self, part: ir.Value, number: ir.Value, following: ir.Value, mine: ir.Value) -> None:

@@ -27,30 +27,25 @@ NO_CHUNK = -1
 _MASK = const(MAX_CHUNKS_A_WORKER)
 
 
+Share = tuple[ir.Value, ir.Value]
+"""The number of a worker, and how many there are."""
+
+
 @contextmanager
 def taken_chunks(
-    builder: IRBuilder,
-    pool: ir.Value,
-    worker: ir.Value,
-    workers: ir.Value,
-    epoch: ir.Value,
-    chunks: ir.Value,
+    builder: IRBuilder, pool: ir.Value, share: Share, epoch: ir.Value, chunks: ir.Value
 ) -> Iterator[ir.Value]:
     """Emit a loop that takes chunks until none is left; yields the chunk."""
     take, work, done = map(builder.append_basic_block, ("take", "work", "done"))
     builder.branch(take)
     builder.position_at_end(take)
     function = builder.module.globals[TAKE_SYMBOL]
-    chunk = builder.call(function, [pool, worker, workers, epoch, chunks])
+    chunk = builder.call(function, [pool, *share, epoch, chunks])
     builder.cbranch(builder.icmp_signed("!=", chunk, NO_CHUNK), work, done)
     builder.position_at_end(work)
     yield chunk
     builder.branch(take)
     builder.position_at_end(done)
-
-
-def _range_of(builder: IRBuilder, pool: ir.Value, worker: ir.Value) -> ir.Value:
-    return builder.slot_address(mailbox_of(builder, pool, worker), PoolSlot.MAIL_CHUNKS)
 
 
 def emit_chunks(module: ir.Module) -> None:
@@ -68,7 +63,7 @@ def emit_chunks(module: ir.Module) -> None:
     # The worker's own range comes first, then those of the next workers, modulo their number.
     builder.position_at_end(look)
     distance, owner = builder.phi(I64), builder.phi(I64)
-    place = _range_of(builder, pool, owner)
+    place = builder.slot_address(mailbox_of(builder, pool, owner), PoolSlot.MAIL_CHUNKS)
     word = builder.load_atomic(place, "monotonic", SLOT_BYTES, typ=I64)
     first, last = builder.partition_bounds(chunks, workers, owner)
     found = builder.lshr(word, 2 * CHUNK_BITS)

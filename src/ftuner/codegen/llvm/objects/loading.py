@@ -79,7 +79,7 @@ class LoadedObject:
         """Load an image without LLVM."""
         machine, data, code_bytes, functions, entries = image
         flush = instruction_flush()
-        if machine != _machine() or flush is None:
+        if machine != ARCHITECTURES.get(platform.machine().lower()) or flush is None:
             raise ObjectFileError(f"an object for {machine}: another machine")
         size, last = len(data), code_bytes - _ADDRESS.size
         places = *functions.values(), *entries.values()
@@ -96,10 +96,6 @@ class LoadedObject:
         make_readonly(base + code_bytes, size - code_bytes, executable=False)
         flush(base, base + code_bytes)
         self.addresses = {name: base + at for name, at in entries.items()}
-
-
-def _machine() -> str | None:
-    return ARCHITECTURES.get(platform.machine().lower())
 
 
 def _function(name: str) -> int:
