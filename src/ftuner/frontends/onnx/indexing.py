@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, concat, constant, equal, gather, iota, isnan, where
+from ftuner.frontends.onnx.signatures import Axis, Number, Sizes, onnx
+from ftuner.graph.algebra import (
+    apply,
+    apply_many,
+    concat,
+    constant,
+    equal,
+    gather,
+    iota,
+    isnan,
+    where,
+)
 from ftuner.graph.checks import expect_shape, malformed, origin, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
@@ -20,8 +31,7 @@ _BEYOND = 1 << 62
 
 
 @onnx("Gather")
-def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
-    axis = context.axis(axis, x.rank)
+def _gather(x: Value, indices: Value, axis: Axis = 0) -> Value:
     extent, constant = x.shape[axis], indices.constant
     if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
         index = int(constant.flat[0]) if constant.size == 1 else extent
@@ -33,8 +43,7 @@ def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
 
 
 @onnx("GatherElements")
-def _gather_elements(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
-    axis = context.axis(axis, x.rank)
+def _gather_elements(x: Value, indices: Value, axis: Axis = 0) -> Value:
     return apply("gather_elements", x, indices, axis=axis, node=origin())
 
 
@@ -55,27 +64,22 @@ def _expect_depth(indices: Value) -> None:
 _COMBINE = {"none": "none", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _combination(reduction: str) -> str:
-    if reduction not in _COMBINE:
-        raise malformed(f"reduction is {reduction!r}; expected one of {tuple(_COMBINE)}")
-    return _COMBINE[reduction]
-
-
 @onnx("Scatter", "ScatterElements")
 def _scatter_elements(
-    context: Context, x: Value, indices: Value, updates: Value, axis: int = 0,
-    reduction: str = "none",
+    x: Value, indices: Value, updates: Value, axis: Axis = 0,
+    reduction: Literal["none", "add", "mul", "max", "min"] = "none",
 ) -> Value:  # fmt: skip
-    return apply(
-        "scatter_elements", x, indices, updates, axis=context.axis(axis, x.rank),
-        kind=_combination(reduction), node=origin(),
-    )  # fmt: skip
+    kind = _COMBINE[reduction]
+    return apply("scatter_elements", x, indices, updates, axis=axis, kind=kind, node=origin())
 
 
 @onnx("ScatterND")
-def _scatter_nd(x: Value, indices: Value, updates: Value, reduction: str = "none") -> Value:
+def _scatter_nd(
+    x: Value, indices: Value, updates: Value,
+    reduction: Literal["none", "add", "mul", "max", "min"] = "none",
+) -> Value:  # fmt: skip
     _expect_depth(indices)
-    return apply("scatter_nd", x, indices, updates, kind=_combination(reduction), node=origin())
+    return apply("scatter_nd", x, indices, updates, kind=_COMBINE[reduction], node=origin())
 
 
 def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
@@ -109,10 +113,10 @@ def _one_hot(
 
 
 @onnx("Trilu")
-def _trilu(context: Context, x: Value, given: Value | None, upper: bool = True) -> Value:
+def _trilu(context: Context, x: Value, diagonal: Number | None, upper: bool = True) -> Value:
     if x.rank < 2:
         raise malformed(f"a triangle of {x.type}")
-    offset = 0 if given is None else context.dim_of(given, "the diagonal")
+    offset = 0 if diagonal is None else diagonal
     row = iota(x.shape[-2], 0, 2)
     column = iota(x.shape[-1], 1, 2)
     if isinstance(offset, int):
@@ -141,22 +145,15 @@ def _cumulative(
 
 
 @onnx("TopK", since=10)
-def _top_k(
-    context: Context, x: Value, given: Value, axis: int = -1, largest: bool = True
-) -> Sequence[Value]:
-    (k, *others) = context.shape_of(given, "k") or (0, 0)
-    if others:
-        raise malformed(f"k is {given.type}; expected one element")
-    axis = context.axis(axis, x.rank)
-    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
+def _top_k(x: Value, k: Sizes, axis: Axis = -1, largest: bool = True) -> Sequence[Value]:
+    if len(k) != 1:
+        raise malformed(f"k is {list(k)}; expected one element")
+    return apply_many("top_k", x, axis=axis, k=k[0], largest=largest)
 
 
 @onnx("TopK")
-def _top_k_by_attribute(
-    context: Context, x: Value, k: int, axis: int = -1, largest: bool = True
-) -> Sequence[Value]:
-    axis = context.axis(axis, x.rank)
-    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
+def _top_k_by_attribute(x: Value, k: int, axis: Axis = -1, largest: bool = True) -> Sequence[Value]:
+    return apply_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
 def non_zero(context: Context, node: NodeView, x: Value) -> Value:

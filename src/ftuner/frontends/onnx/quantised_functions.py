@@ -21,21 +21,16 @@ _OPSET = 13
 `ReduceMean` has `axes` as an attribute until 17."""
 
 
-def _floats(node: NodeView, number: int) -> Value:
-    """The tensor that three inputs of a node are: levels, their scale and their zero point."""
-    x, zero = node.input(number), node.optional(number + 2)
-    scale = scalar_of(node.input(number + 1), "a scale")
-    zero = zero and scalar_of(zero, "a zero point")
+def _floats(x: Value, scale: Value, zero: Value | None) -> Value:
+    """The tensor of levels with a scale and a zero point."""
+    scale, zero = scalar_of(scale, "a scale"), zero and scalar_of(zero, "a zero point")
     return levels_of(x, zero, scale.dtype) * scale
 
 
-def _levels(node: NodeView, y: Value, number: int) -> Value:
-    """Floats as levels, by the scale and the zero point that are inputs of a node from `number`
-    on. They have the dtype of the zero point, or else of the first levels."""
-    scale, zero = scalar_of(node.input(number), "a scale"), node.optional(number + 1)
-    zero = zero and scalar_of(zero, "a zero point")
-    to = zero.dtype if zero is not None else node.input(0).dtype
-    return quantised(y, scale, zero, to)
+def _levels(y: Value, scale: Value, zero: Value | None, x: Value) -> Value:
+    """Floats as levels of the dtype of the zero point, or else of other levels x."""
+    scale, zero = scalar_of(scale, "a scale"), zero and scalar_of(zero, "a zero point")
+    return quantised(y, scale, zero, (x if zero is None else zero).dtype)
 
 
 @onnx("QLinearAveragePool", domain=MICROSOFT, op="AveragePool")
@@ -44,33 +39,46 @@ def _levels(node: NodeView, y: Value, number: int) -> Value:
 @onnx("QLinearReduceMean", domain=MICROSOFT, op="ReduceMean")
 @onnx("QLinearSigmoid", domain=MICROSOFT, op="Sigmoid")
 @onnx("QLinearSoftmax", domain=MICROSOFT, op="Softmax")
-def _of_one(context: Context, node: NodeView, channels_last: bool = False, *, op: str) -> Value:
+def _of_one(
+    context: Context, node: NodeView, x: Value, x_scale: Value, x_zero: Value | None,
+    y_scale: Value, y_zero: Value | None, channels_last: bool = False, *, op: str,
+) -> Value:  # fmt: skip
     """A function of one tensor, by ONNX's operator on floats."""
-    x = _floats(node, 0)
-    x = channels_first(x) if channels_last and x.rank > 2 else x
+    floats = _floats(x, x_scale, x_zero)
+    floats = channels_first(floats) if channels_last and x.rank > 2 else floats
     # Of a softmax, an attribute says the version.
     opset = node.integer("opset") if op == "Softmax" else _OPSET
-    (y,) = REGISTERED["", op](context, replace(node, inputs=(x,), opset=opset))
+    (y,) = REGISTERED["", op](context, replace(node, inputs=(floats,), opset=opset))
     assert isinstance(y, Value)
-    return _levels(node, windows.channels_last(y) if channels_last else y, 3)
+    return _levels(windows.channels_last(y) if channels_last else y, y_scale, y_zero, x)
 
 
 @onnx("QLinearAdd", domain=MICROSOFT, op="add")
 @onnx("QLinearMul", domain=MICROSOFT, op="multiply")
-def _of_two(node: NodeView, *, op: str) -> Value:
-    return _levels(node, apply(op, _floats(node, 0), _floats(node, 3)), 6)
+def _of_two(
+    a: Value, a_scale: Value, a_zero: Value | None, b: Value, b_scale: Value,
+    b_zero: Value | None, y_scale: Value, y_zero: Value | None, *, op: str,
+) -> Value:  # fmt: skip
+    found = apply(op, _floats(a, a_scale, a_zero), _floats(b, b_scale, b_zero))
+    return _levels(found, y_scale, y_zero, a)
 
 
 @onnx("QLinearConcat", domain=MICROSOFT)
 def _concat(context: Context, node: NodeView, axis: int) -> Value:
     if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
         raise malformed(f"{len(node.inputs)} inputs; expected two, and three for each part")
-    parts = [_floats(node, number) for number in range(2, len(node.inputs), 3)]
+    parts = [
+        _floats(node.input(n), node.input(n + 1), node.optional(n + 2))
+        for n in range(2, len(node.inputs), 3)
+    ]
     axis = context.axis(axis, parts[0].rank)
-    return _levels(node, concat(parts, axis), 0)
+    return _levels(concat(parts, axis), node.input(0), node.optional(1), node.input(0))
 
 
 @onnx("QLinearWhere", domain=MICROSOFT)
-def _where(node: NodeView, condition: Value) -> Value:
-    x, y = (_floats(node, number) for number in (1, 4))
-    return _levels(node, where(condition, x, y), 7)
+def _where(
+    condition: Value, x: Value, x_scale: Value, x_zero: Value | None, y: Value, y_scale: Value,
+    y_zero: Value | None, z_scale: Value, z_zero: Value | None,
+) -> Value:  # fmt: skip
+    found = where(condition, _floats(x, x_scale, x_zero), _floats(y, y_scale, y_zero))
+    return _levels(found, z_scale, z_zero, condition)

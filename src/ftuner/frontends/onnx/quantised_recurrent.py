@@ -10,7 +10,7 @@ from ftuner.core.dtype import FLOAT32, INT8
 from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.recurrent import Levels, layer
+from ftuner.frontends.onnx.recurrent import Layer, Levels
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import constant
 from ftuner.graph.checks import malformed, require
@@ -58,4 +58,4 @@ def _dynamic_lstm(node: NodeView, x: Value) -> Sequence[Value]:
         if (np.abs(known + 0.5) < 128).all():
             recurrent = constant(known, INT8)
     operands = levels_of(levels, zero, FLOAT32), weight, recurrent
-    return layer(node, "lstm", operands, Levels(scale * factor, scales, sums))
+    return Layer(node, "lstm", operands, Levels(scale * factor, scales, sums)).imported()

@@ -1,17 +1,17 @@
-"""Operators that select or place elements by computed positions: Compress, EyeLike, Hardmax,
+"""Operators that select or place elements by computed positions: Compress, EyeLike,
 ReverseSequence, TensorScatter, Unique."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Literal
 
 from ftuner.core.dim import product
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.indexing import non_zero
-from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, concat, equal, gather, iota, scalar, where
+from ftuner.frontends.onnx.signatures import Axis, onnx
+from ftuner.graph.algebra import apply, equal, gather, iota, scalar, where
 from ftuner.graph.checks import malformed, origin, require
 from ftuner.graph.ir import Value
 
@@ -21,14 +21,13 @@ _BEYOND = 1 << 62
 
 @onnx("Compress")
 def _compress(
-    context: Context, node: NodeView, x: Value, condition: Value, axis: int | None = None
+    context: Context, node: NodeView, x: Value, condition: Value, axis: Axis | None = None
 ) -> Value:
     """The elements along an axis, or of the whole tensor, where a condition holds."""
     if condition.rank != 1 or condition.dtype != BOOL:
         raise malformed(f"a condition {condition.type}; expected booleans along one axis")
     if axis is None:
         x, axis = x.reshape((product(x.shape),)), 0
-    axis = context.axis(axis, x.rank)
     found = non_zero(context, node, condition)
     return gather(x, found.reshape((found.shape[1],)), axis)
 
@@ -40,27 +39,6 @@ def _eye_like(x: Value, k: int = 0, dtype: DType | None = None) -> Value:
     # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
     row = iota(x.shape[0], 0, 2) + max(min(k, _BEYOND), -_BEYOND)
     return equal(row, iota(x.shape[1], 1, 2)).cast(dtype or x.dtype)
-
-
-@onnx("Hardmax", since=13)
-def _hardmax(context: Context, x: Value, axis: int = -1) -> Value:
-    """One at the first of the largest elements, and zero elsewhere."""
-    if x.dtype.kind != "float":
-        raise malformed(f"hardmax of {x.type}")
-    axis = context.axis(axis, x.rank)
-    # One element more, which is never the first of the largest: an axis may have none.
-    least = scalar(-math.inf, x.dtype)
-    more = least.broadcast(tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
-    best = apply("arg_reduce", concat([x, more], axis), kind="argmax", axis=axis, last=False)
-    return equal(best.unsqueeze([axis]), iota(x.shape[axis], axis, x.rank)).cast(x.dtype)
-
-
-@onnx("Hardmax")
-def _merged_hardmax(context: Context, x: Value, axis: int = 1) -> Value:
-    """The axes from `axis` on are merged into one."""
-    axis = context.axis(axis, x.rank)
-    flat = x.reshape((*x.shape[:axis], product(x.shape[axis:])))
-    return _hardmax(context, flat, axis).reshape(x.shape)
 
 
 @onnx("ReverseSequence")
@@ -85,13 +63,10 @@ def _reverse_sequence(x: Value, lengths: Value, time_axis: int = 0, batch_axis: 
 
 @onnx("TensorScatter")
 def _tensor_scatter(
-    context: Context, cache: Value, update: Value, start: Value | None, mode: str = "linear",
-    axis: int = -2,
+    cache: Value, update: Value, start: Value | None,
+    mode: Literal["linear", "circular"] = "linear", axis: Axis = -2,
 ) -> Value:  # fmt: skip
     """A cache with an update written along an axis, from a position of each sequence on."""
-    if mode not in ("linear", "circular"):
-        raise malformed(f"mode is {mode!r}; expected 'linear' or 'circular'")
-    axis = context.axis(axis, cache.rank)
     return written_from(cache, update, start, axis, mode == "circular")
 
 
@@ -115,8 +90,7 @@ def written_from(
 
 @onnx("Unique")
 def _unique(
-    context: Context, node: NodeView, x: Value, axis: int | None = None, sorted: bool = True
+    context: Context, node: NodeView, x: Value, axis: Axis | None = None, sorted: bool = True
 ) -> Sequence[Value]:
-    axis = None if axis is None else context.axis(axis, x.rank)
     count = context.names.fresh(f"{next(filter(None, node.record.outputs), 'unique')}_count")
     return context.builder.add_many("unique", x, axis=axis, ordered=sorted, count=str(count))
