@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
-from tests.frontends.onnx_models import model_of, run_node
+from tests.frontends import onnx_models
+from tests.frontends.onnx_models import model_of, node_model, run_node
 
 from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.errors import UnsupportedOperatorError as Unsupported
@@ -16,8 +17,6 @@ from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 NOTHING = np.zeros(0, np.float32)
@@ -33,30 +32,22 @@ def ints(*values: int) -> Any:
 
 
 def model(op: str, inputs: list[Any], opset: int, outputs: int = 1, **attributes: Any) -> Any:
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, **attributes)
-    given = [(n, x) for n, x in zip(names, inputs, strict=True) if n]
-    return model_of([node], {n: (x.dtype.name, x.shape) for n, x in given}, results, opset=opset)
+    return node_model(op, inputs, opset, outputs=outputs, symbolic=False, **attributes)[0]
 
 
-def evaluated(op: str, inputs: list[Any], opset: int = 19, **attributes: Any) -> Any:
+def feeds_of(inputs: list[Any]) -> dict[str, Any]:
+    return {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
+
+
+def by_evaluator(op: str, inputs: list[Any], opset: int = 19, **attributes: Any) -> list[Any]:
     """What ONNX's evaluator gives."""
-    feeds = {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
-    return ReferenceEvaluator(model(op, inputs, opset, **attributes)).run(None, feeds)[0]
+    evaluator = ReferenceEvaluator(model(op, inputs, opset, **attributes))
+    return list(evaluator.run(None, feeds_of(inputs)))
 
 
-def by_evaluator(op: str, inputs: list[Any], opset: int, **attributes: Any) -> list[Any]:
-    return [evaluated(op, inputs, opset, **attributes)]
-
-
-def by_onnxruntime(
-    op: str, inputs: list[Any], opset: int, outputs: int = 1, **attributes: Any
-) -> list[Any]:
-    made = model(op, inputs, opset, outputs, **attributes)
-    made.ir_version = 9
-    session = onnxruntime.InferenceSession(made.SerializeToString())
-    return list(session.run(None, {f"x{i}": x for i, x in enumerate(inputs) if x is not None}))
+def by_onnxruntime(op: str, inputs: list[Any], opset: int, *count: int, **given: Any) -> list[Any]:
+    made = model(op, inputs, opset, *count, **given)
+    return onnx_models.by_onnxruntime(made, feeds_of(inputs))
 
 
 # Resize.
@@ -132,7 +123,7 @@ def test_resize_keeps_the_aspect_ratio(policy: str, sizes: tuple[int, int]) -> N
     for antialias in (0, 1):
         inputs = [IMAGE, None, None, ints(*sizes)]
         (found,) = run_node("Resize", inputs, 19, fixed=[3], antialias=antialias, **attributes)
-        expected = evaluated("Resize", inputs, antialias=antialias, **attributes)
+        (expected,) = by_evaluator("Resize", inputs, antialias=antialias, **attributes)
         np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
 
 
@@ -210,7 +201,7 @@ def test_integers_are_rounded() -> None:
         inputs = [x, None, floats(1, 1, 2, 2.5)]
         (found,) = run_node("Resize", inputs, 18, fixed=[2], mode=mode)
         assert found.dtype == x.dtype
-        exact = evaluated("Resize", [x.astype(np.float64), *inputs[1:]], 18, mode=mode)
+        (exact,) = by_evaluator("Resize", [x.astype(np.float64), *inputs[1:]], 18, mode=mode)
         # Of two integers that are as near, either: weights are rounded before.
         assert np.abs(found - np.clip(exact, 0, 255)).max() <= 0.5 + 1e-4
 
@@ -429,6 +420,8 @@ BAD: tuple[tuple[str, list[Any], dict[str, Any], type[FTunerError], str], ...] =
     ("Resize", [X, None, floats(2, 2)], {"axes": [2, 2]}, GraphError, "not different"),
     ("Resize", [X, None, floats(1, 1, 2, 2)], {"mode": "best"}, GraphError, "'best'"),
     ("Resize", [X, None, floats(1, 1, 2, 2)], {"antialias": 1}, GraphError, "antialias"),
+    ("Resize", [X, None, floats(1, 1, 2, 2)], {"keep_aspect_ratio_policy": "some"}, GraphError,
+     "'some'"),
     ("Resize", [X, None, floats(1, 1, 2, 2)],
      {"coordinate_transformation_mode": "tf_crop_and_resize"}, GraphError, "region"),
     ("Resize", [X > 0, None, floats(1, 1, 2, 2)], {"mode": "linear"}, GraphError, "bool"),
@@ -447,11 +440,11 @@ BAD: tuple[tuple[str, list[Any], dict[str, Any], type[FTunerError], str], ...] =
     ("GlobalAveragePool", [X[0, 0]], {}, GraphError, "no spatial axis"),
     ("MaxUnpool", [X, np.zeros(X.shape, np.int64)], {"kernel_shape": [2]}, GraphError, "window"),
     ("DepthToSpace", [X], {"blocksize": 3}, ShapeError, "channels as blocks"),
-    ("DepthToSpace", [X], {"blocksize": 0}, GraphError, "blocks of 0"),
+    ("DepthToSpace", [X], {"blocksize": 0}, GraphError, "blocksize is 0"),
     ("SpaceToDepth", [X], {"blocksize": 4}, ShapeError, "blocks of 4"),
     ("InstanceNormalization", [X, floats(1, 2), floats(1, 2)], {}, ShapeError, "scale or bias"),
     ("GroupNormalization", [X, floats(1), floats(1)], {"num_groups": 3}, GraphError, "3 groups"),
-    ("LRN", [X], {"size": 0}, GraphError, "0 channels"),
+    ("LRN", [X], {"size": 0}, GraphError, "size is 0"),
     ("LpNormalization", [X], {"p": 3}, GraphError, "p is 3"),
     ("CenterCropPad", [X, ints(1, 2)], {}, GraphError, "2 sizes for 4 axes"),
     ("Col2Im", [X[0], ints(5, 5), ints(2, 3)], {}, ShapeError, "blocks"),
@@ -495,7 +488,7 @@ def test_sizes_that_shapes_tell() -> None:
         y = np.zeros((2, 3, *extents), np.float32)
         (found,) = run_reference(graph, [IMAGE, y])
         inputs_ = [IMAGE, None, None, ints(*y.shape)]
-        expected = evaluated("Resize", inputs_, 18, mode="linear")
+        (expected,) = by_evaluator("Resize", inputs_, 18, mode="linear")
         np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
 
 

@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
-from tests.frontends.onnx_models import model_of
-from tests.frontends.test_onnx_classical import agrees
+from onnx import numpy_helper
+from tests.frontends.test_onnx_classical import agrees, model_for
 
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx.importer import import_model
-from ftuner.frontends.onnx.records import LEARNING
 
 RNG = np.random.default_rng(3)
 TABLE = RNG.standard_normal((9, 4)).round(1).astype(np.float32)
@@ -151,11 +149,8 @@ def test_numbered_leaves() -> None:
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], what: str) -> None:
-    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain=LEARNING, **of_leaves(**changes))
-    model = model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
-    model.opset_import[-1].version = 5
     with pytest.raises(FTunerError, match=what):
-        import_model(model)
+        import_model(model_for("TreeEnsemble", [TABLE], symbolic=False, **of_leaves(**changes)))
 
 
 KERNELS: dict[str, dict[str, Any]] = {
