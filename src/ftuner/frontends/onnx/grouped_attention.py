@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, maximum, quotient
 from ftuner.core.dtype import INT64
+from ftuner.frontends.onnx.context import Context
+from ftuner.frontends.onnx.indexing import written_from
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.selecting import written_from
-from ftuner.frontends.onnx.signatures import Gives, Number, Positive, onnx
+from ftuner.frontends.onnx.signatures import Gives, Positive, onnx
 from ftuner.graph.algebra import apply, counted, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, origin, require, unsupported
 from ftuner.graph.compositions.attention import (
@@ -65,8 +66,8 @@ def _rotary_embedding(
 
 @onnx("GroupQueryAttention", domain=MICROSOFT)
 def _grouped_query(
-    gives: Gives, q: Value, k: Value | None, v: Value | None,
-    past_key: Value | None, past_value: Value | None, last: Value, total: Number,
+    context: Context, gives: Gives, q: Value, k: Value | None, v: Value | None,
+    past_key: Value | None, past_value: Value | None, last: Value, length: Value,
     cosines: Value | None, sines: Value | None, given: Value | None, bias: Value | None,
     sinks: Value | None, k_scale: Value | None, v_scale: Value | None, num_heads: Positive,
     kv_num_heads: Positive, do_rotary: bool = False, softcap: float = 0.0,
@@ -89,6 +90,7 @@ def _grouped_query(
     batch, sequence = query.shape[0], query.shape[2]
     if last.rank not in (1, 2) or last.dtype.kind != "int":
         raise malformed(f"seqlens_k is {last.type}; expected one integer a sequence")
+    total = context.dim_of(length, "total_sequence_length")
     last = _within(last.cast(INT64).reshape((batch,)), total)
     ahead = (last - sequence) + 1
     # Sequences of the first call may be padded: they begin at zero.

@@ -154,8 +154,8 @@ def _qattention(
     qkv = integer_product_as_float(x, weight, x_scale, scale, x_zero, zero, None)
     if qkv.rank != 3:
         raise malformed(f"attention of {x.type}")
-    sizes = [quotient(qkv.shape[2], 3)] * 3
-    return _of_projection(context, node, with_bias(qkv, bias), sizes, mask, past, None)
+    qkv = with_bias(qkv, bias)
+    return _of_projection(context, node, qkv, [quotient(qkv.shape[2], 3)] * 3, mask, past, None)
 
 
 @onnx("MultiHeadAttention", domain=MICROSOFT)
