@@ -187,20 +187,15 @@ def test_support_vector_classifiers(count: int, kernel: str) -> None:
         "coefficients": numbers(count - 1, whole), "rho": numbers(pairs),
     }  # fmt: skip
     labels = {"classlabels_strings": ["d", "a", "c", "b"][:count]}
-    likely = {"prob_a": [-1.5] * pairs, "prob_b": [0.25] * pairs}
+    likely: dict[str, Any] = {"prob_a": [-1.5] * pairs, "prob_b": [0.25] * pairs}
     for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
         given["post_transform"] = transform
         agrees("SVMClassifier", [X], **given, **vectors, **labels)
     agrees("SVMClassifier", [X[:0]], **given, **vectors, **labels)
-    agrees(
-        "SVMClassifier", [X], **given, **vectors, classlabels_ints=[5, 6, 7, 8][:count], **likely
-    )
-    linear = {
-        "coefficients": numbers(count, 4),
-        "rho": [0.5],
-        "classlabels_ints": [9, 8, 7, 6][:count],
-    }
-    agrees("SVMClassifier", [X], **given, **linear)
+    likely["classlabels_ints"] = [5, 6, 7, 8][:count]
+    agrees("SVMClassifier", [X], **given, **vectors, **likely)
+    linear = {"coefficients": numbers(count, 4), "rho": [0.5]}
+    agrees("SVMClassifier", [X], **given, **linear, classlabels_ints=[9, 8, 7, 6][:count])
 
 
 @pytest.mark.parametrize("count", [5, 12, 33])

@@ -144,19 +144,8 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
         attributes = tuple(a.SerializeToString() for a in node.attribute)
         opset = max(min(opset, LATEST_OPSET), LEAST_OPSET)
         outputs = tuple(map(bool, node.output))
-        yield (
-            key,
-            Node(
-                case.name,
-                node.domain,
-                node.op_type,
-                opset,
-                inputs,
-                frozenset(),
-                attributes,
-                outputs,
-            ),
-        )
+        given = inputs, frozenset[int](), attributes, outputs
+        yield key, Node(case.name, node.domain, node.op_type, opset, *given)
 
 
 def _size(case: Case) -> int:
@@ -199,10 +188,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
     region = np.array([[0, 1, 0, 5, 4]], np.float32)
     activation = {"activation": "LeakyRelu"}
     window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
-    words, segments = (
-        np.array([[0, 4, 2], [3, 3, 1]], np.int32),
-        np.array([[0, 1, 1]] * 2, np.int32),
-    )
+    words, segments = (np.array(x, np.int32) for x in ([[0, 4, 2], [3, 3, 1]], [[0, 1, 1]] * 2))
     joint, joint_bias, heads = floats(8, 12), floats(12), {"num_heads": 2}
     tables = [random.integers(0, 256, n, np.uint8) for n in ((5, 8), (4, 8), (2, 8), 8, 8)]
     blocks = {"K": 8, "N": 5, "bits": 4, "block_size": 16}
@@ -225,11 +211,13 @@ def _own() -> Iterator[tuple[Key, Node]]:
     chances, drops = random.random((2, 8), np.float32), [x, np.float32(0.25), np.array(True)]
     ids, codes = words.astype(np.int64), partial(random.integers, 0, 256, dtype=np.uint8)
     signed = partial(random.integers, -64, 64, dtype=np.int8)
-    class_names, target_names = (
-        [f"{of}_{name}" for name in ("treeids", "nodeids", "ids", "weights")]
-        for of in ("class", "target")
-    )
-    ends = [[0, 0], [1, 2], [0, 0], [-0.5, 1.0]]
+    tokens, of_joint = (words, segments), (signed((4, 12)), joint_bias)
+    linear = {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0]}
+    ends = {"treeids": [0, 0], "nodeids": [1, 2], "ids": [0, 0], "weights": [-0.5, 1.0]}
+
+    def of_tree(of: str) -> dict[str, Any]:
+        return tree | {f"{of}_{name}": numbers for name, numbers in ends.items()}
+
     rows: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = []
 
     def add(domain: str, op: str, *inputs: Any, **attributes: Any) -> None:
@@ -255,35 +243,13 @@ def _own() -> Iterator[tuple[Key, Node]]:
     microsoft("Attention", x, joint, joint_bias, **heads)
     microsoft("MultiHeadAttention", x, x + 1, x - 1, **heads)
     microsoft(
-        "QAttention",
-        levels[0, :, :3, :4],
-        signed((4, 12)),
-        joint_bias,
-        scale,
-        scale,
-        None,
-        zero,
-        own_zero,
-        **heads,
+        "QAttention", levels[0, :, :3, :4], *of_joint, scale, scale, None, zero, own_zero, **heads
     )
     microsoft(
-        "EmbedLayerNormalization",
-        words,
-        segments,
-        *map(floats, (5, 4, 2), [8] * 3),
-        row,
-        row,
-        epsilon=1e-5,
+        "EmbedLayerNormalization", *tokens, *map(floats, (5, 4, 2), [8] * 3), row, row, epsilon=1e-5
     )
     microsoft(
-        "QEmbedLayerNormalization",
-        words,
-        segments,
-        *tables,
-        None,
-        *[scale] * 5,
-        *[zero] * 5,
-        epsilon=1e-5,
+        "QEmbedLayerNormalization", *tokens, *tables, None, *[scale] * 5, *[zero] * 5, epsilon=1e-5
     )
     microsoft("MatMulNBits", x, codes((5, 1, 8)), floats(5, 1), **blocks)
     microsoft("MatMulBnb4", x, codes(20), floats(3), K=8, N=5, block_size=16, quant_type=1)
@@ -294,35 +260,16 @@ def _own() -> Iterator[tuple[Key, Node]]:
     learning("Imputer", column, imputed_value_floats=[0.5], replaced_value_float=math.nan)
     learning("LabelEncoder", ids, keys_int64s=[4, 0, 3], values_floats=[1.0, 2.0, 3.0])
     learning(
-        "LinearClassifier",
-        column,
-        coefficients=[*floats(16)],
-        intercepts=[0.5, -1.0],
-        classlabels_ints=[7, 3],
-        post_transform="LOGISTIC",
+        "LinearClassifier", column, **linear, classlabels_ints=[7, 3], post_transform="LOGISTIC"
     )
-    learning(
-        "LinearRegressor", column, coefficients=[*floats(16)], intercepts=[0.5, -1.0], targets=2
-    )
+    learning("LinearRegressor", column, **linear, targets=2)
     learning("Normalizer", column, norm="L1")
     learning("SVMClassifier", column, **machine, vectors_per_class=[1, 1], classlabels_ints=[3, 1])
     learning("SVMRegressor", column, **machine, n_supports=2)
     learning("CategoryMapper", ids, cats_int64s=[4, 0, 3], cats_strings=["a", "b", "c"])
     learning("TreeEnsemble", column, **leaves)
-    learning(
-        "TreeEnsembleClassifier",
-        column,
-        **tree,
-        **dict(zip(class_names, ends, strict=True)),
-        classlabels_int64s=[3, 1],
-    )
-    learning(
-        "TreeEnsembleRegressor",
-        column,
-        **tree,
-        **dict(zip(target_names, ends, strict=True)),
-        n_targets=1,
-    )
+    learning("TreeEnsembleClassifier", column, **of_tree("class"), classlabels_int64s=[3, 1])
+    learning("TreeEnsembleRegressor", column, **of_tree("target"), n_targets=1)
     learning("OneHotEncoder", ids, cats_int64s=[4, 0, 3])
     learning("Scaler", column, offset=[0.5], scale=[2.0])
     microsoft("DequantizeLinear", levels, *of_x)
