@@ -89,6 +89,18 @@ def by_onnxruntime(model: onnx.ModelProto | bytes, feeds: Mapping[str, Any]) -> 
     return list(session.run(None, dict(feeds)))
 
 
+def expect_onnxruntime(
+    op: str, inputs: Sequence[Any], opset: int = 18, *near: float, **given: Any
+) -> None:
+    """References give what onnxruntime does for a model of one node; see `node_model`. `near`: how
+    far apart they may be, in proportion and beside that."""
+    rtol, atol = near or (1e-4, 1e-5)
+    model, feeds = node_model(op, inputs, opset, **given)
+    found = run_reference(import_model(model).graph, list(feeds.values()))
+    for x, expected in zip(found, by_onnxruntime(model, feeds), strict=True):
+        np.testing.assert_allclose(x, expected, rtol, atol, err_msg=f"{op} {given}")
+
+
 def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a graph compiled for this machine, after all passes."""
     model = Model(optimised(graph, halves=False), default_backend())

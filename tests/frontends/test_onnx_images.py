@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tests.frontends import onnx_models
-from tests.frontends.onnx_models import model_of, node_model, run_node
+from tests.frontends.onnx_models import expect_onnxruntime, model_of, node_model, run_node
 
 from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.errors import UnsupportedOperatorError as Unsupported
@@ -31,8 +31,8 @@ def ints(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-def model(op: str, inputs: list[Any], opset: int, outputs: int = 1, **attributes: Any) -> Any:
-    return node_model(op, inputs, opset, outputs=outputs, symbolic=False, **attributes)[0]
+def model(op: str, inputs: list[Any], opset: int, **attributes: Any) -> Any:
+    return node_model(op, inputs, opset, symbolic=False, **attributes)[0]
 
 
 def feeds_of(inputs: list[Any]) -> dict[str, Any]:
@@ -45,9 +45,8 @@ def by_evaluator(op: str, inputs: list[Any], opset: int = 19, **attributes: Any)
     return list(evaluator.run(None, feeds_of(inputs)))
 
 
-def by_onnxruntime(op: str, inputs: list[Any], opset: int, *count: int, **given: Any) -> list[Any]:
-    made = model(op, inputs, opset, *count, **given)
-    return onnx_models.by_onnxruntime(made, feeds_of(inputs))
+def by_onnxruntime(op: str, inputs: list[Any], opset: int, **given: Any) -> list[Any]:
+    return onnx_models.by_onnxruntime(model(op, inputs, opset, **given), feeds_of(inputs))
 
 
 # Resize.
@@ -101,19 +100,15 @@ def test_nearest_elements_of_whole_scales(coordinates: str, nearest: str) -> Non
         ((1, 2, 3, 5), (1, 1, 0.5, 2)),
     ):  # fmt: skip
         x = RANDOM.standard_normal(shape, np.float32)
-        inputs = [x, NOTHING, floats(*scales)]
-        (found,) = run_node("Resize", inputs, 19, fixed=[1, 2], **attributes)
-        (expected,) = by_onnxruntime("Resize", inputs, 19, **attributes)
-        np.testing.assert_array_equal(found, expected, str((shape, scales)))
+        given = [x, NOTHING, floats(*scales)]
+        expect_onnxruntime("Resize", given, 19, 0, 0, fixed=[1, 2], **attributes)
 
 
 def test_resize_with_the_coordinates_of_tensorflow() -> None:
     attributes = {"coordinate_transformation_mode": "tf_half_pixel_for_nn", "nearest_mode": "floor"}
     for scales in ((1, 1, 2, 3), (1, 1, 0.5, 1.5)):
         inputs = [IMAGE, NOTHING, floats(*scales)]
-        (found,) = run_node("Resize", inputs, 11, fixed=[1, 2], **attributes)
-        (expected,) = by_onnxruntime("Resize", inputs, 11, **attributes)
-        np.testing.assert_array_equal(found, expected)
+        expect_onnxruntime("Resize", inputs, 11, 0, 0, fixed=[1, 2], **attributes)
 
 
 @pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
@@ -132,9 +127,7 @@ def test_resize_before_it_had_coordinates(mode: str) -> None:
     for op, opset, scales in (("Upsample", 9, (1, 1, 2, 3)), ("Resize", 10, (1, 1, 2, 0.4)),
                               ("Resize", 10, (1, 1, 0.6, 0.5))):  # fmt: skip
         inputs = [IMAGE, floats(*scales)]
-        (found,) = run_node(op, inputs, opset, fixed=[1], mode=mode)
-        (expected,) = by_onnxruntime(op, inputs, opset, mode=mode)
-        np.testing.assert_allclose(found, expected, 1e-4, 1e-5, err_msg=f"{op} {scales}")
+        expect_onnxruntime(op, inputs, opset, fixed=[1], mode=mode)
     (found,) = run_node("Upsample", [IMAGE], 7, mode=mode, scales=[1.0, 1.0, 2.0, 3.0])
     (expected,) = by_onnxruntime("Upsample", [IMAGE, floats(1, 1, 2, 3)], 9, mode=mode)
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
@@ -242,9 +235,7 @@ def test_transposed_convolution_of_many_phases(strides: tuple[int, ...], groups:
     w = RANDOM.standard_normal((4, 3, *(3, 6)[:rank]), np.float32)
     attributes = {"strides": strides, "dilations": [2] * rank, "group": groups,
                   "pads": [1] * rank + [0] * rank}  # fmt: skip
-    (found,) = run_node("ConvTranspose", [x, w], fixed=[1], **attributes)
-    (expected,) = by_onnxruntime("ConvTranspose", [x, w], 18, **attributes)
-    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    expect_onnxruntime("ConvTranspose", [x, w], fixed=[1], **attributes)
 
 
 @pytest.mark.parametrize("kernel", [(2,), (2, 2), (3, 2, 4)])
@@ -259,9 +250,7 @@ def test_transposed_convolution_whose_blocks_are_side_by_side(
     if biased:
         inputs.append(RANDOM.standard_normal(3 * groups, np.float32))
     attributes = {"strides": kernel, "group": groups}
-    (found,) = run_node("ConvTranspose", inputs, fixed=[*range(1, len(inputs))], **attributes)
-    (expected,) = by_onnxruntime("ConvTranspose", inputs, 18, **attributes)
-    np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
+    expect_onnxruntime("ConvTranspose", inputs, fixed=[*range(1, len(inputs))], **attributes)
     graph = import_model(model("ConvTranspose", inputs, 18, **attributes)).graph
     apart = groups > 1 and len(kernel) <= 2
     expected_count = math.prod(kernel) if apart else 1
@@ -295,9 +284,7 @@ def test_transposed_convolution_of_large_strides(
     given = {"strides": strides, **attributes}
     extents = "output_shape" not in attributes
     fixed = [1, 2] if extents else [0, 1, 2]
-    (found,) = run_node("ConvTranspose", [x, w, bias], fixed=fixed, **given)
-    (expected,) = by_onnxruntime("ConvTranspose", [x, w, bias], 18, **given)
-    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+    expect_onnxruntime("ConvTranspose", [x, w, bias], 18, 1e-4, 1e-4, fixed=fixed, **given)
     ops = [
         n.op for n in import_model(model("ConvTranspose", [x, w, bias], 18, **given)).graph.nodes
     ]
@@ -311,10 +298,7 @@ def test_positions_of_the_largest(rank: int, order: int) -> None:
     x = RANDOM.permutation(2 * 3 * 6**rank).astype(np.float32).reshape(2, 3, *[6] * rank)
     attributes = {"kernel_shape": [3] * rank, "strides": [2] * rank, "dilations": [2] * rank,
                   "pads": [1] * (2 * rank), "storage_order": order}  # fmt: skip
-    found = run_node("MaxPool", [x], outputs=2, **attributes)
-    expected = by_onnxruntime("MaxPool", [x], 18, 2, **attributes)
-    for result, wanted in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    expect_onnxruntime("MaxPool", [x], 18, 0, 0, outputs=2, **attributes)
 
 
 @pytest.mark.each_value
@@ -335,9 +319,7 @@ def test_pools_whose_window_is_larger_than_the_map(
     for rounds_up in (1,) if symbolic else (0, 1):
         for opset, way in itertools.product((18, 19), ways):
             given = {**attributes, **way, "ceil_mode": rounds_up}
-            (found,) = run_node(op, [x], opset, symbolic=symbolic, **given)
-            (expected,) = by_onnxruntime(op, [x], opset, **given)
-            np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+            expect_onnxruntime(op, [x], opset, 1e-5, 1e-6, symbolic=symbolic, **given)
 
 
 def test_pools_of_which_no_window_begins_within_the_map() -> None:
@@ -365,9 +347,7 @@ def test_pools_of_few_channels(op: str, channels: int, attributes: dict[str, Any
         x = RANDOM.standard_normal((2, channels, *extents), np.float32)
         if op == "MaxPool":
             x[RANDOM.random(x.shape) < 0.1] = np.inf
-        (found,) = run_node(op, [x], **attributes)
-        (expected,) = by_onnxruntime(op, [x], 18, **attributes)
-        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+        expect_onnxruntime(op, [x], 18, 1e-5, 1e-5, **attributes)
 
 
 @pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
@@ -376,9 +356,7 @@ def test_blurs_of_one_channel(strides: list[int]) -> None:
     for extents in ((1, 1), (8, 9), (11, 70)):
         x = RANDOM.standard_normal((2, 1, *extents), np.float32)
         attributes = {"strides": strides, "pads": [1, 2, 1, 2]}
-        (found,) = run_node("Conv", [x, w], fixed=[1], **attributes)
-        (expected,) = by_onnxruntime("Conv", [x, w], 18, **attributes)
-        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+        expect_onnxruntime("Conv", [x, w], 18, 1e-5, 1e-5, fixed=[1], **attributes)
 
 
 @pytest.mark.each_value
@@ -388,9 +366,7 @@ def test_blurs_of_one_channel(strides: list[int]) -> None:
 def test_samples_far_outside(mode: str, padding: str, corners: int) -> None:
     grid = RANDOM.uniform(-3, 3, (2, 6, 9, 2)).astype(np.float32)
     attributes = {"mode": mode, "padding_mode": padding, "align_corners": corners}
-    (found,) = run_node("GridSample", [IMAGE, grid], 20, **attributes)
-    (expected,) = by_onnxruntime("GridSample", [IMAGE, grid], 20, **attributes)
-    np.testing.assert_allclose(found, expected, 1e-4, 1e-4)
+    expect_onnxruntime("GridSample", [IMAGE, grid], 20, 1e-4, 1e-4, **attributes)
 
 
 @pytest.mark.parametrize("centred", [0, 1])
@@ -400,9 +376,7 @@ def test_suppression_of_many_boxes(centred: int) -> None:
     for limit, overlap, least in ((5, 0.3, 0.2), (60, 0.05, 0.0), (60, 0.9, 0.9), (0, 0.5, 0.5)):
         inputs = [boxes, scores, ints(limit), floats(overlap), floats(least)]
         given = {"center_point_box": centred}
-        (found,) = run_node("NonMaxSuppression", inputs, fixed=[2, 3, 4], **given)
-        (expected,) = by_onnxruntime("NonMaxSuppression", inputs, 18, **given)
-        np.testing.assert_array_equal(found, expected)
+        expect_onnxruntime("NonMaxSuppression", inputs, 18, 0, 0, fixed=[2, 3, 4], **given)
 
 
 X = np.ones((1, 4, 6, 6), np.float32)
@@ -507,10 +481,8 @@ def test_batch_norms_of_each_element() -> None:
     x = IMAGE[..., :4]
     parameters = [np.abs(RANDOM.standard_normal(x.shape[1:], np.float32)) for _ in range(4)]
     for opset in (7, 8):
-        inputs = [x, *parameters]
-        (found,) = run_node("BatchNormalization", inputs, opset, fixed=[1, 2, 3, 4], spatial=0)
-        (expected,) = by_onnxruntime("BatchNormalization", inputs, opset, spatial=0)
-        np.testing.assert_allclose(found, expected, 1e-5, 1e-5)
+        given = {"fixed": range(1, 5), "spatial": 0}
+        expect_onnxruntime("BatchNormalization", [x, *parameters], opset, 1e-5, 1e-5, **given)
     with pytest.raises(GraphError, match="for the elements of"):
         run_node("BatchNormalization", [x, *[floats(1, 2, 3)] * 4], 8, spatial=0)
 
