@@ -46,9 +46,8 @@ def growing() -> Any:
     return parsed("""(int64 n, float[a, 3] first, float[b, 3] w)
             => (float[q, 3] last, float[k] sums) {
         last, sums = Loop(n, "", first) <body = body (int64 i, bool go, float[p, 3] c)
-                => (bool go_next, float[p, 3] c_next, float sum) {
+                => (bool go, float[p, 3] c_next, float sum) {
             c_next = Concat<axis=0>(c, w)
             sum = ReduceSum<keepdims=0>(c_next)
-            go_next = Identity(go)
         }>
     }""")

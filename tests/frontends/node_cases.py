@@ -20,16 +20,14 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from tests.conftest import THOROUGH
+from tests.frontends.onnx_models import compiled
 
 from ftuner.core.dtype import HALF_DTYPES
 from ftuner.errors import GraphError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import Imported, import_model, import_record, read_model
 from ftuner.graph.arrays import held_in
 from ftuner.graph.ir import Graph, RandomKey
-from ftuner.graph.passes.pipeline import optimised
 from ftuner.graph.specialization import Answer, RunTimeNumberError, answered, sized
-from ftuner.runtime.cpu.backend import default_backend
-from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
 CORE_SHARE = 5
@@ -169,13 +167,6 @@ def _candidates(case: Case) -> Iterator[set[int]]:
 
 Execute = Callable[[Graph, Sequence[Any]], list[Any]]
 """What runs a graph: the NumPy references, or compiled code."""
-
-
-def compiled(graph: Graph, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph compiled for this machine, after all passes."""
-    model = Model(optimised(graph, halves=False), default_backend())
-    feeds = zip(graph.inputs, inputs, strict=True)
-    return model.run({v.name: x for v, x in feeds if not isinstance(v, RandomKey)})
 
 
 @cache

@@ -7,9 +7,8 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from onnx import helper
 from tests.codegen.llvm.exact import EXACT, gated
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import node_model
 
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -74,9 +73,8 @@ CASES: Mapping[str, tuple[str, dict[str, Any], Function, tuple[float, float]]] =
 
 
 def run(backend: CpuBackend, op: str, attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-    node = helper.make_node(op, ["x"], ["y"], **attributes)
-    model = model_of([node], {"x": (x.dtype.name, [None])}, ["y"], opset=24)
-    (found,) = Model(import_model(model).graph, backend).run({"x": x})
+    model, feeds = node_model(op, [x], 24, **attributes)
+    (found,) = Model(import_model(model).graph, backend).run(feeds)
     return found
 
 

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import by_onnxruntime, model_of, node_model
 
 import ftuner
 from ftuner.errors import AllocationError, FTunerError, GraphError, ShapeError
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 HUGE = 2**62
@@ -21,21 +20,18 @@ def floats(*shape: int) -> Any:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def run(op: str, x: Any, constants: Mapping[str, Any], known: bool, **attributes: Any) -> list[Any]:
-    """What compiled code gives for a node; the extents of x are `known` when it is loaded or
-    not."""
-    model = _model(op, x, constants, known, **attributes)
-    return ftuner.load(model, threads=1).run({"x": x})
+def model_for(
+    op: str, x: Any, constants: Mapping[str, Any], known: bool, **attributes: Any
+) -> onnx.ModelProto:
+    """A node; the extents of x are `known` when it is loaded or not."""
+    inputs = [x, *(None if name.startswith("_") else c for name, c in constants.items())]
+    fixed = range(1, len(inputs))
+    return node_model(op, inputs, 19, fixed=fixed, symbolic=not known, **attributes)[0]
 
 
-def _model(op: str, x: Any, constants: Mapping[str, Any], known: bool, **attributes: Any) -> Any:
-    names = ["x", *("" if c.startswith("_") else c for c in constants)]
-    dims = x.shape if known else [None] * x.ndim
-    given = {n: c for n, c in constants.items() if not n.startswith("_")}
-    node = helper.make_node(op, names, ["y"], **attributes)
-    model = model_of([node], {"x": ("float32", dims)}, ["y"], given, 19)
-    model.ir_version = 9
-    return model
+def run(*given: Any, **attributes: Any) -> list[Any]:
+    """What compiled code gives for a node."""
+    return ftuner.load(model_for(*given, **attributes), threads=1).run({"x0": given[1]})
 
 
 W, X, SMALL = floats(2, 3, 3, 3), floats(1, 3, 8, 8), floats(1, 3, 4, 4)
@@ -100,10 +96,7 @@ ANSWERED: tuple[tuple[str, Any, dict[str, Any], dict[str, Any]], ...] = (
     ("op", "x", "constants", "attributes"), ANSWERED, ids=[f"{a[0]} {a[3]}" for a in ANSWERED]
 )
 def test_answered(op: str, x: Any, constants: Any, attributes: Any, known: bool) -> None:
-    session = onnxruntime.InferenceSession(
-        _model(op, x, constants, known, **attributes).SerializeToString()
-    )
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = by_onnxruntime(model_for(op, x, constants, known, **attributes), {"x0": x})
     (found,) = run(op, x, constants, known, **attributes)
     assert found.shape == expected.shape
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)

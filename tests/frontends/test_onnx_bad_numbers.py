@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from tests.frontends.control_models import expect_agreement, growing
+from tests.frontends.onnx_models import model_of, node_model, parsed
 
 from ftuner.errors import AllocationError, FTunerError, GraphError, IndexRangeError, ShapeError
 from ftuner.inference import load
@@ -18,39 +19,33 @@ HIDDEN = 4
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
-def model_of(op: str, outputs: int = 1, count: int = 1, **attributes: Any) -> bytes:
+def of_x(op: str, outputs: int = 1, count: int = 1, **attributes: Any) -> bytes:
     """A node that takes `x`, if its operator does, and `count` numbers `n`."""
     names = ["n"] if op == "ConstantOfShape" else ["x", "n"]
-    infos = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["a", "b", "c", "d"]),
-        helper.make_tensor_value_info("n", TensorProto.INT64, [count]),
-    ]
+    inputs = {"x": ("float32", ["a", "b", "c", "d"]), "n": ("int64", [count])}
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, **attributes)
-    ends = [helper.make_empty_tensor_value_info(name) for name in results]
-    graph = helper.make_graph([node], "graph", [i for i in infos if i.name in names], ends)
-    opset = [helper.make_opsetid("", 18)]
-    found: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return found
+    found = model_of([node], {name: inputs[name] for name in names}, results)
+    return bytes(found.SerializeToString())
 
 
 Row = tuple[bytes, Sequence[int], Sequence[tuple[Sequence[int], type[FTunerError]]]]
 # fmt: off
 TABLE: dict[str, Row] = {
-    "pad": (model_of("Pad", count=8), (0, 0, 0, -7, 0, 0, 0, 0), [
+    "pad": (of_x("Pad", count=8), (0, 0, 0, -7, 0, 0, 0, 0), [
         ((0, 0, 0, -8, 0, 0, 0, 0), ShapeError),
         ((HUGE, 0, 0, 0, 0, 0, 0, 0), AllocationError),
     ]),
-    "expand": (model_of("Expand", count=4), (2, 1, 5, 7), [
+    "expand": (of_x("Expand", count=4), (2, 1, 5, 7), [
         ((2, 3, 5, 8), ShapeError), ((2, 3, 5, -1), ShapeError), ((2, 3, 5, 0), ShapeError),
     ]),
-    "unsqueeze": (model_of("Unsqueeze"), (-5,), [((5,), ShapeError), ((-6,), ShapeError)]),
-    "split": (model_of("Split", 2, 2, axis=3), (0, 7), [
+    "unsqueeze": (of_x("Unsqueeze"), (-5,), [((5,), ShapeError), ((-6,), ShapeError)]),
+    "split": (of_x("Split", 2, 2, axis=3), (0, 7), [
         ((3, 3), ShapeError), ((8, -1), ShapeError),
     ]),
-    "cumulative sum": (model_of("CumSum"), (-4,), [((4,), ShapeError), ((-5,), ShapeError)]),
-    "largest": (model_of("TopK", 2), (0,), [((8,), ShapeError), ((-1,), ShapeError)]),
-    "constant": (model_of("ConstantOfShape", count=2), (0, 3), [
+    "cumulative sum": (of_x("CumSum"), (-4,), [((4,), ShapeError), ((-5,), ShapeError)]),
+    "largest": (of_x("TopK", 2), (0,), [((8,), ShapeError), ((-1,), ShapeError)]),
+    "constant": (of_x("ConstantOfShape", count=2), (0, 3), [
         ((2, -1), ShapeError), ((2, HUGE), AllocationError),
     ]),
 }
@@ -76,15 +71,9 @@ def test_named_errors_leave_a_model_as_it_was(name: str) -> None:
 
 
 def test_steps_of_zero() -> None:
-    infos = [helper.make_tensor_value_info(n, TensorProto.INT64, []) for n in "abc"]
-    node = helper.make_node("Range", ["a", "b", "c"], ["y"])
-    ends = [helper.make_empty_tensor_value_info("y")]
-    graph = helper.make_graph([node], "graph", infos, ends)
-    opset = [helper.make_opsetid("", 18)]
-    model = load(helper.make_model(graph, opset_imports=opset, ir_version=8))
-    given = dict(zip("abc", map(np.array, (0, 5, 0)), strict=True))
+    model, feeds = node_model("Range", [*map(np.int64, (0, 5, 0))])
     with pytest.raises(GraphError, match="steps of 0"):
-        model.run(given)
+        load(model).run(feeds)
 
 
 @pytest.mark.parametrize("extent", [0, 2])
@@ -100,19 +89,11 @@ def test_lengths_of_sequences(op: str) -> None:
     """Outputs after the end of a sequence are zero; a sequence of no step has no last one."""
     rows = GATES[op] * HIDDEN
     random = np.random.default_rng(0)
-    node = helper.make_node(
-        op, ["x", "w", "r", "", "lengths"], ["y", "last"], hidden_size=HIDDEN
-    )  # fmt: skip
-    infos = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "batch", 3]),
-        helper.make_tensor_value_info("w", TensorProto.FLOAT, [1, rows, 3]),
-        helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, rows, HIDDEN]),
-        helper.make_tensor_value_info("lengths", TensorProto.INT32, ["batch"]),
-    ]
-    ends = [helper.make_empty_tensor_value_info(name) for name in ("y", "last")]
-    opset = [helper.make_opsetid("", 18)]
-    graph = helper.make_graph([node], "graph", infos, ends)
-    model = load(helper.make_model(graph, opset_imports=opset, ir_version=8))
+    text = f"""(float[steps, batch, 3] x, float[1, {rows}, 3] w, float[1, {rows}, {HIDDEN}] r,
+            int32[batch] lengths) => (y, last) {{
+        y, last = {op}<hidden_size={HIDDEN}>(x, w, r, "", lengths)
+    }}"""
+    model = load(parsed(text))
     w, r = (random.standard_normal((1, rows, n)).astype(np.float32) for n in (3, HIDDEN))
 
     def run(steps: int, *lengths: int) -> list[Any]:

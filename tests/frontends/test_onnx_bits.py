@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from onnx import helper
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import node_model, parsed, run_node
 
 import ftuner
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT32, STRING, DType
@@ -49,12 +49,10 @@ PAIRS = [
 def test_same_bits(of: DType, to: DType) -> None:
     """Compiled, with symbols; as constants, by the reference."""
     x = bits_of(of, 5, 37)
-    node = helper.make_node("BitCast", ["x"], ["y"], to=element(to))
     expected = x.view(np.uint8) != 0 if to.kind == "bool" else x.view(numpy_of(to))
-    given = {"x": (numpy_of(of), ["n", "m"])}
-    (found,) = ftuner.load(model_of([node], given, ["y"], opset=OPSET)).run({"x": x})
-    (folded,) = ftuner.load(model_of([node], {}, ["y"], {"x": x}, opset=OPSET)).run({})
-    for y in (found, folded):
+    for fixed in ([], [0]):
+        model, feeds = node_model("BitCast", [x], OPSET, fixed=fixed, to=element(to))
+        (y,) = ftuner.load(model).run(feeds)
         assert y.dtype == expected.dtype
         # NaN of half precision loses its payload.
         y, wanted = (z.astype(np.float32) if to.bits == 16 and to.kind == "float" else z
@@ -64,15 +62,14 @@ def test_same_bits(of: DType, to: DType) -> None:
 
 def test_within_one_kernel() -> None:
     """No program ends at it: the exponent of a number, by its bits."""
-    nodes = [
-        helper.make_node("Mul", ["x", "x"], ["square"]),
-        helper.make_node("BitCast", ["square"], ["bits"], to=element(ELEMENT_DTYPES["uint32"])),
-        helper.make_node("BitShift", ["bits", "places"], ["exponent"], direction="RIGHT"),
-        helper.make_node("Cast", ["exponent"], ["wide"], to=element(FLOAT32)),
-        helper.make_node("Sub", ["wide", "bias"], ["y"]),
-    ]
-    constants = {"places": np.uint32(23), "bias": np.float32(127)}
-    model = model_of(nodes, {"x": ("float32", ["n"])}, ["y"], constants, opset=OPSET)
+    text = f"""(float[n] x) => (y) <float bias = {{127}}> {{
+        square = Mul(x, x)
+        bits = BitCast<to={element(ELEMENT_DTYPES["uint32"])}>(square)
+        exponent = BitShift<direction="RIGHT">(bits, places)
+        wide = Cast<to={element(FLOAT32)}>(exponent)
+        y = Sub(wide, bias)
+    }}"""
+    model = parsed(text, OPSET, places=np.uint32(23))
     assert len(split(import_model(model).graph)) == 1
     loaded = ftuner.load(model)
     assert len(loaded.steps) == 1
@@ -81,23 +78,22 @@ def test_within_one_kernel() -> None:
     np.testing.assert_array_equal(found, np.floor(np.log2(x.astype(np.float64) ** 2)))
 
 
+def of_product(nodes: str) -> Any:
+    """What nodes make of z, the product of x by the identity."""
+    text = f"(float[n, 8] x) => (y) {{ z = MatMul(x, w) {nodes} }}"
+    return parsed(text, OPSET, w=np.eye(8, dtype=np.float32))
+
+
 def test_after_a_product() -> None:
     """The bits are of the sum, rounded once."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]),
-             helper.make_node("BitCast", ["z"], ["y"], to=element(INT32))]  # fmt: skip
-    w = np.eye(8, dtype=np.float32)
-    model = ftuner.load(model_of(nodes, {"x": ("float32", ["n", 8])}, ["y"], {"w": w}, OPSET))
+    model = ftuner.load(of_product(f"y = BitCast<to={element(INT32)}>(z)"))
     x = np.random.default_rng(0).standard_normal((5, 8)).astype(np.float32)
     np.testing.assert_array_equal(model.run({"x": x})[0], x.view(np.int32))
 
 
 def test_what_is_read_by_its_bits_is_not_held_in_half_precision() -> None:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["z"]),
-             helper.make_node("Mul", ["z", "z"], ["square"]),
-             helper.make_node("BitCast", ["square"], ["y"], to=element(INT32))]  # fmt: skip
-    w = np.eye(8, dtype=np.float32)
-    model = model_of(nodes, {"x": ("float32", ["n", 8])}, ["y"], {"w": w}, OPSET)
-    graph = import_model(model).graph
+    nodes = f"square = Mul(z, z) y = BitCast<to={element(INT32)}>(square)"
+    graph = import_model(of_product(nodes)).graph
     held = held_types(graph, ELEMENT_DTYPES["bfloat16"])
     product, square, _ = graph.nodes
     assert product.output in held
@@ -113,12 +109,10 @@ def test_what_is_read_by_its_bits_is_not_held_in_half_precision() -> None:
     ],
 )
 def test_another_width(of: str, to: str, words: str) -> None:
-    node = helper.make_node("BitCast", ["x"], ["y"], to=element(ELEMENT_DTYPES[to]))
     with pytest.raises(GraphError, match=words):
-        import_model(model_of([node], {"x": (of, [3])}, ["y"], opset=OPSET))
+        run_node("BitCast", [np.zeros(3, of)], OPSET, to=element(ELEMENT_DTYPES[to]))
 
 
 def test_strings_have_no_bits() -> None:
-    node = helper.make_node("BitCast", ["x"], ["y"], to=helper.TensorProto.STRING)
     with pytest.raises(GraphError, match="strings have no bits"):
-        import_model(model_of([node], {"x": ("uint64", [3])}, ["y"], opset=OPSET))
+        run_node("BitCast", [np.zeros(3, np.uint64)], OPSET, to=helper.TensorProto.STRING)

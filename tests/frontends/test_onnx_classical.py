@@ -5,19 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
-from tests.frontends.node_cases import compiled
-from tests.frontends.onnx_models import model_of
+from onnx import numpy_helper
+from tests.frontends.onnx_models import both_ways, by_onnxruntime, node_model
 
 from ftuner.errors import FTunerError, IndexRangeError
 from ftuner.frontends.onnx.categories import perfect_hash
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import LEARNING
-from ftuner.graph.passes.pipeline import optimised
 from ftuner.inference import load
-from ftuner.runtime.reference import run_reference
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 TABLE = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 TABLE[1] = 0
@@ -27,11 +22,7 @@ NAN = float("nan")
 
 def model_for(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> Any:
     """A model of one node, whose inputs have any extents."""
-    names, results = [f"x{i}" for i in range(len(inputs))], [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, domain=LEARNING, **attributes)
-    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
-    model = model_of([node], types, results)
-    model.ir_version = 9
+    model, _ = node_model(op, inputs, domain=LEARNING, outputs=outputs, **attributes)
     if op == "TreeEnsemble":
         model.opset_import[2].version = 5
     return model
@@ -40,10 +31,9 @@ def model_for(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: An
 def agrees(op: str, inputs: Sequence[Any], outputs: int = 1, **attributes: Any) -> None:
     """References and compiled code give what onnxruntime gives."""
     model = model_for(op, inputs, outputs, **attributes)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    expected = session.run(None, {f"x{i}": x for i, x in enumerate(inputs)})
-    graph = import_model(model).graph
-    for found in (run_reference(graph, inputs), compiled(optimised(graph), inputs)):
+    feeds = {f"x{i}": x for i, x in enumerate(inputs)}
+    expected = by_onnxruntime(model, feeds)
+    for found in both_ways(model, feeds):
         for x, wanted in zip(found, expected, strict=True):
             if isinstance(wanted, list):
                 assert [[*m.items()] for m in x] == [[*m.items()] for m in wanted]
@@ -224,7 +214,6 @@ def test_linear_models(transform: str) -> None:
     ],
 )  # fmt: skip
 def test_what_is_refused(op: str, attributes: dict[str, Any], what: str) -> None:
-    node = helper.make_node(op, ["x"], ["y"], domain=LEARNING, **attributes)
-    model = model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
+    model, _ = node_model(op, [TABLE], domain=LEARNING, symbolic=False, **attributes)
     with pytest.raises(FTunerError, match=what):
         import_model(model)

@@ -79,7 +79,7 @@ def carrying_what_stays() -> Any:
         x_last, w_last, y_last, s_last = Loop(trips, "", x, w, y, two) <body = body
                 (int64 i, bool go, float[b, 4] state, float[4, 4] weight, float[n] rows,
                  int64[1] step)
-                => (bool go_next, float[b, 4] state_next, float[4, 4] weight, float[n] rows_next,
+                => (bool go, float[b, 4] state_next, float[4, 4] weight, float[n] rows_next,
                     int64[1] step) {
             some = Slice(rows, zeros, far, zeros, step)
             sum = ReduceSum<keepdims=0>(some)
@@ -87,7 +87,6 @@ def carrying_what_stays() -> Any:
             state_next = Add(product, sum)
             same = Identity(rows)
             rows_next = Identity(same)
-            go_next = Identity(go)
         }>
     }"""
     return parsed(text, w=floats(4, 4) / 4)
@@ -115,8 +114,7 @@ def test_what_a_loop_carries_unchanged_is_read_around_it(
 def test_a_loop_that_changes_nothing(widest: CpuBackend) -> None:
     model = parsed("""(int64 trips, float[n] first) => (float[n] last) {
         last = Loop(trips, "", first)
-            <body = body (int64 i, bool go, float[n] x) => (bool go_next, float[n] x) {
-            go_next = Identity(go)
+            <body = body (int64 i, bool go, float[n] x) => (bool go, float[n] x) {
         }>
     }""")
     expect_agreement(model, *({"trips": np.array(n), "first": floats(3)} for n in (0, 5)))
@@ -160,17 +158,15 @@ def test_loops_within_loops_read_values_around_them(widest: CpuBackend) -> None:
     model = parsed("""(int64 n, float[m] s0, float[r, k] w, float[k, m] x)
             => (float[m] after, float[t, m] all) <int64 one = {1}> {
         last, all = Loop(n, "", s0) <body = outer (int64 i, bool go, float[m] s)
-                => (bool go_next, float[m] s_next, float[m] t) {
+                => (bool go, float[m] s_next, float[m] t) {
             trips = Add(i, one)
             s_next = Loop(trips, "", s) <body = inner (int64 j, bool on, float[m] c)
-                    => (bool on_next, float[m] c_next) {
+                    => (bool on, float[m] c_next) {
                 row = Gather<axis=0>(w, j)
                 y = MatMul(row, x)
                 c_next = Add(c, y)
-                on_next = Identity(on)
             }>
             t = Tanh(s_next)
-            go_next = Identity(go)
         }>
         after = Exp(last)
     }""")
@@ -185,14 +181,13 @@ def test_extents_that_data_tells_within_a_loop(widest: CpuBackend) -> None:
     model = parsed("""(int64 n, float[m] x, float step) => (float[q] last, int64[k] counts)
             <int64[1] first_axis = {0}> {
         last, counts = Loop(n, "", x) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next, int64 count) <float zero = {0}> {
+                => (bool go, float[p] c_next, int64 count) <float zero = {0}> {
             chosen = Greater(c, zero)
             at = NonZero(chosen)
             where = Squeeze(at, first_axis)
             kept = Gather<axis=0>(c, where)
             c_next = Sub(kept, step)
             count = Size(c_next)
-            go_next = Identity(go)
         }>
     }""")
     feeds = [
@@ -210,12 +205,11 @@ def test_shapes_around_a_loop_are_known_within(widest: CpuBackend, trips: int) -
         shape = Shape(x)
         flat = Reshape(x, all)
         end, sums = Loop(n, "", flat) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next, float[a] sums) {
+                => (bool go, float[p] c_next, float[a] sums) {
             matrix = Reshape(c, shape)
             sums = ReduceSum<keepdims=0>(matrix, last)
             i_float = Cast<to=1>(i)
             c_next = Add(c, i_float)
-            go_next = Identity(go)
         }>
     }"""
     model = parsed(text, n=np.int64(trips))
@@ -225,12 +219,11 @@ def test_shapes_around_a_loop_are_known_within(widest: CpuBackend, trips: int) -
 def test_a_branch_on_data_within_a_loop(widest: CpuBackend) -> None:
     model = parsed("""(int64 n, float[m] x, float[m] w) => (float[m] last, float[k] sums) {
         last, sums = Loop(n, "", x) <body = body (int64 i, bool go, float[m] c)
-                => (bool go_next, float[m] c_next, float sum) <float zero = {0}> {
+                => (bool go, float[m] c_next, float sum) <float zero = {0}> {
             sum = ReduceSum<keepdims=0>(c)
             low = Less(sum, zero)
             c_next = If(low) <then_branch = then () => (float[m] a) { a = Mul(c, c) },
                               else_branch = else () => (float[m] b) { b = Add(c, w) }>
-            go_next = Identity(go)
         }>
     }""")
     loaded = expect_agreement(
@@ -349,10 +342,9 @@ def test_the_first_iteration_may_change_types(widest: CpuBackend, compiled: list
 def test_extents_that_do_not_fit(widest: CpuBackend) -> None:
     text = """(int64 n, float[m] x) => (float[p] last, float[k, q] sums) {
         last, sums = Loop(n, "", x) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next, float[q] sum) {
+                => (bool go, float[p] c_next, float[q] sum) {
             c_next = Concat<axis=0>(c, c)
             sum = Add(c, x)
-            go_next = Identity(go)
         }>
     }"""
     model = load(parsed(text))

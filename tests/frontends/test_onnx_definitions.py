@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tests.frontends.node_cases import PASSED, cases, run
-from tests.frontends.onnx_models import model_of, run_node
+from tests.frontends.onnx_models import model_of, node_model, run_node
 
 from ftuner.errors import GraphError, ShapeError, UnsupportedOperatorError
 from ftuner.frontends.onnx.definitions import is_defined
@@ -50,21 +50,10 @@ def test_losses(shape: tuple[int, ...], opset: int, reduction: str) -> None:
     target = rng.integers(0, shape[1], (shape[0], *shape[2:]))
     weight = rng.random(shape[1], np.float32)
     for op, outputs in (("NegativeLogLikelihoodLoss", 1), ("SoftmaxCrossEntropyLoss", 2)):
-        results = [f"y{i}" for i in range(outputs)]
-        node = helper.make_node(
-            op, ["x", "t", "w"], results, reduction=reduction, ignore_index=shape[1] - 1
-        )
-        model = model_of(
-            [node],
-            {"x": ("float32", shape), "t": ("int64", target.shape), "w": ("float32", shape[1:2])},
-            results,
-            opset=opset,
-        )
-        wanted = ReferenceEvaluator(model).run(None, {"x": x, "t": target, "w": weight})
-        found = run_node(
-            op, [x, target, weight], opset, outputs=outputs, reduction=reduction,
-            ignore_index=shape[1] - 1,
-        )  # fmt: skip
+        given = {"outputs": outputs, "reduction": reduction, "ignore_index": shape[1] - 1}
+        model, feeds = node_model(op, [x, target, weight], opset, symbolic=False, **given)
+        wanted = ReferenceEvaluator(model).run(None, feeds)
+        found = run_node(op, [x, target, weight], opset, **given)
         for a, b in zip(found, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
             assert a.shape == np.shape(b)

@@ -2,20 +2,17 @@
 NumPy where these agree."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import helper
-from tests.frontends.onnx_models import model_of, run_node
+from tests.frontends.onnx_models import both_ways, by_onnxruntime, model_of, node_model, run_node
 
 from ftuner.errors import FTunerError, GraphError, ShapeError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.cpu.backend import default_backend
-from ftuner.runtime.model import Model
 
 
 def ints(*values: int) -> Any:
@@ -26,13 +23,13 @@ def floats(*shape: int) -> Any:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def compiled(op: str, inputs: list[Any], opset: int = 20, **attributes: Any) -> list[Any]:
-    """What a compiled model of one node gives, with a symbol for every extent."""
-    names = [f"x{i}" for i in range(len(inputs))]
-    node = helper.make_node(op, names, ["y"], **attributes)
-    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
-    graph = optimised(import_model(model_of([node], types, ["y"], opset=opset)).graph)
-    return Model(graph, default_backend()).run(dict(zip(names, inputs, strict=True)))
+def all_ways(op: str, inputs: list[Any], opset: int = 20, **attributes: Any) -> Iterator[Any]:
+    """What a node gives: with a symbol for every extent, by references and compiled, and of
+    constants."""
+    model, feeds = node_model(op, inputs, opset, **attributes)
+    for (found,) in both_ways(model, feeds):
+        yield found
+    yield from run_node(op, inputs, opset, fixed=range(len(inputs)), **attributes)
 
 
 # Indices and diagonals.
@@ -73,10 +70,7 @@ def test_elements_of_scalars_that_are_not_zero(x: float) -> None:
     """A scalar has no axes to index, so that its one index has no elements."""
     wanted = np.zeros((0, int(x != 0)), np.int64)
     given = np.array(x, np.float32)
-    for found in (
-        *run_node("NonZero", [given]), *run_node("NonZero", [given], fixed=[0]),
-        *compiled("NonZero", [given]),
-    ):  # fmt: skip
+    for found in all_ways("NonZero", [given]):
         np.testing.assert_array_equal(found, wanted)
         assert found.shape == wanted.shape
 
@@ -88,18 +82,11 @@ def test_elements_of_scalars_that_are_not_zero(x: float) -> None:
 def test_floats_that_no_integer_holds(dtype: str) -> None:
     """Compiled, by references, and of constants. onnxruntime's vectors and single elements differ
     for uint32."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     x = np.array([np.nan, np.inf, -np.inf, 1e30, -1e30, 2.0**63, 2.0**64, -2.5, 127.9, 300, -1,
                   -300, 70000, 3e9, -3e9, 1e19], np.float32)  # fmt: skip
     to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    node = helper.make_node("Cast", ["x"], ["y"], to=to)
-    model = model_of([node], {"x": ("float32", [None])}, ["y"], opset=18)
-    model.ir_version = 9
-    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    for found in (
-        *run_node("Cast", [x], to=to), *run_node("Cast", [x], to=to, fixed=[0]),
-        *compiled("Cast", [x], to=to),
-    ):  # fmt: skip
+    (wanted,) = by_onnxruntime(*node_model("Cast", [x], to=to))
+    for found in all_ways("Cast", [x], to=to):
         np.testing.assert_array_equal(found, wanted)
 
 
@@ -108,15 +95,11 @@ def test_floats_that_no_integer_holds(dtype: str) -> None:
 @pytest.mark.parametrize("axes", [(0,), (1,), ()])
 def test_reductions_of_nothing(axes: tuple[int, ...], reduction: str) -> None:
     """The mean of no element is zero, as in onnxruntime."""
-    onnxruntime = pytest.importorskip("onnxruntime")
     op, given = f"Reduce{reduction}", {"axes": axes} if axes else {}
     for shape in ((0, 4), (3, 0), (2, 3)):
         x = floats(*shape)
-        node = helper.make_node(op, ["x"], ["y"], **given)
-        model = model_of([node], {"x": ("float32", [None, None])}, ["y"], opset=12)
-        model.ir_version = 9
-        (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-        for found in (*run_node(op, [x], opset=12, **given), *compiled(op, [x], 12, **given)):
+        (wanted,) = by_onnxruntime(*node_model(op, [x], 12, **given))
+        for found in all_ways(op, [x], 12, **given):
             np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
 
 
@@ -126,9 +109,7 @@ def test_negative_exponents_of_integers(dtype: str) -> None:
     x = np.array([2, 1, -1, -1, 0, 3, -2, 7, np.iinfo(dtype).min, 0], dtype)
     y = np.array([-1, -5, -1, -2, -1, 0, -3, 2, -1, 0], dtype)
     wanted = np.array([0, 1, -1, 1, 0, 1, 0, 49, 0, 1], dtype)
-    for found in (
-        *run_node("Pow", [x, y]), *run_node("Pow", [x, y], fixed=[0, 1]), *compiled("Pow", [x, y])
-    ):  # fmt: skip
+    for found in all_ways("Pow", [x, y]):
         np.testing.assert_array_equal(found, wanted)
 
 

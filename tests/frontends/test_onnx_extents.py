@@ -7,6 +7,8 @@ import pytest
 from tests.frontends.onnx_models import parsed
 
 from ftuner.errors import ShapeError
+from ftuner.frontends.onnx.importer import import_model
+from ftuner.graph.ops.pointwise import MAX_BROADCAST
 from ftuner.inference import load
 from ftuner.runtime.specialization import SpecializedModel
 
@@ -249,3 +251,15 @@ def test_pieces_below_zero_are_refused() -> None:
     assert [y.tolist() for y in own] == [[0], [1, 2]]
     with pytest.raises(ShapeError, match=r"extents of \[-1, 4\]"):
         model.run({"x": np.array([[-1, 4]], np.float32)})
+
+
+def test_unknown_extents_are_broadcast_up_to_a_number() -> None:
+    for count, refused in ((MAX_BROADCAST, False), (MAX_BROADCAST + 1, True)):
+        inputs = ", ".join(f"float[N{i}] x{i}" for i in range(count))
+        names = ", ".join(f"x{i}" for i in range(count))
+        model = parsed(f"({inputs}) => (y) {{ y = Sum({names}) }}")
+        if refused:
+            with pytest.raises(ShapeError, match="give the axes that agree one name"):
+                import_model(model)
+        else:
+            import_model(model)

@@ -6,49 +6,34 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from tests.frontends.onnx_models import by_onnxruntime, node_model
 
 import ftuner
 from ftuner.errors import FTunerError
 
-onnxruntime = pytest.importorskip("onnxruntime")
-
 MICROSOFT = "com.microsoft"
-TYPES = {"float32": TensorProto.FLOAT, "int32": TensorProto.INT32, "int64": TensorProto.INT64}
 POSITIONS = 40
 
 
-def model_of(op: str, given: list[np.ndarray | None], outputs: int, **attributes: Any) -> bytes:
+Given = list["np.ndarray | None"]
+
+
+def model_of(op: str, given: Given, outputs: int, **attributes: Any) -> bytes:
     """A node whose extents are all symbols."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(given)]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, domain=MICROSOFT, **attributes)
-    inputs = [
-        helper.make_tensor_value_info(
-            f"x{i}", TYPES[x.dtype.name], [f"d{i}_{axis}" for axis in range(x.ndim)]
-        )
-        for i, x in enumerate(given)
-        if x is not None
-    ]
-    graph = helper.make_graph(
-        [node], "node", inputs, [helper.make_empty_tensor_value_info(n) for n in results]
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString())
+    model, _ = node_model(op, given, 17, MICROSOFT, outputs=outputs, **attributes)
+    return bytes(model.SerializeToString())
 
 
-def feeds_of(given: list[np.ndarray | None]) -> dict[str, np.ndarray]:
+def feeds_of(given: Given) -> dict[str, np.ndarray]:
     return {f"x{i}": x for i, x in enumerate(given) if x is not None}
 
 
 def both(
-    op: str, given: list[np.ndarray | None], outputs: int, **attributes: Any
+    op: str, given: Given, outputs: int, **attributes: Any
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """What ftuner gives, and what onnxruntime does."""
-    data = model_of(op, given, outputs, **attributes)
-    feeds = feeds_of(given)
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    return ftuner.load(data).run(feeds), session.run(None, feeds)
+    data, feeds = model_of(op, given, outputs, **attributes), feeds_of(given)
+    return ftuner.load(data).run(feeds), by_onnxruntime(data, feeds)
 
 
 def tables(pairs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -107,7 +92,7 @@ def test_grouped_query_attention(case: str, packed: bool) -> None:
             floats(rng, batch, sequence, n * size) for n in (heads, groups, groups)
         )
         caches = [floats(rng, batch, groups, past, size) for _ in range(2)]
-        given: list[np.ndarray | None] = [query, key, value]
+        given: Given = [query, key, value]
         if packed:
             given = [np.concatenate([query, key, value], 2), None, None]
         given += [*caches, np.array(lengths, np.int32) - 1, np.array(total, np.int32)]
@@ -126,7 +111,7 @@ def test_grouped_query_attention(case: str, packed: bool) -> None:
 
 def test_bad_nodes_are_refused() -> None:
     rng = np.random.default_rng(2)
-    given: list[np.ndarray | None] = [
+    given: Given = [
         floats(rng, 1, 1, 12), floats(rng, 1, 1, 4), floats(rng, 1, 1, 4), None, None,
         np.array([0], np.int32), np.array(1, np.int32),
     ]  # fmt: skip

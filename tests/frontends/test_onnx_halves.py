@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tests.conftest import CORE_ISAS
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import model_of, run_node
 
 import ftuner
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32, HALF_DTYPES
@@ -106,9 +106,7 @@ def test_constants_in_nodes(name: str) -> None:
 
 
 def test_a_mean_counts_further_than_float16() -> None:
-    nodes = [NODE("ReduceMean", ["x"], ["y"], keepdims=0)]
-    graph = import_model(model_of(nodes, {"x": ("float16", [70001])}, ["y"]))
-    (found,) = run_reference(graph.graph, [np.full(70001, 2.0, np.float16)])
+    (found,) = run_node("ReduceMean", [np.full(70001, 2.0, np.float16)], keepdims=0)
     assert found == 2.0
 
 
@@ -242,9 +240,7 @@ def test_dtype_is_for_a_gpu() -> None:
 def test_squares_of_a_response_norm_do_not_overflow() -> None:
     """LRN sums squares in float32: those of 300 are beyond float16."""
     x = (300 * np.random.default_rng(0).standard_normal((1, 6, 4, 4))).astype(np.float16)
-    node = helper.make_node("LRN", ["x"], ["y"], size=5, alpha=1e-2, beta=0.75)
-    model = model_of([node], {"x": ("float16", [None] * 4)}, ["y"])
-    (found,) = run_reference(import_model(model).graph, [x])
+    (found,) = run_node("LRN", [x], size=5, alpha=1e-2, beta=0.75)
     squares = x.astype(np.float64) ** 2
     sums = np.stack([squares[:, max(c - 2, 0) : c + 3].sum(1) for c in range(6)], 1)
     assert found.dtype == np.float16

@@ -20,13 +20,12 @@ def test_numbers_that_a_loop_carries(widest: CpuBackend, compiled: list[Any]) ->
             <int64[1] zero = {0}, int64[1] one = {1}> {
         b, e, sums = Loop(n, "", zero, one) <body = body
                 (int64 i, bool go, int64[1] begin, int64[1] end)
-                => (bool go_next, int64[1] begin_next, int64[1] end_next, float sum) {
+                => (bool go, int64[1] begin_next, int64[1] end_next, float sum) {
             piece = Slice(x, begin, end)
             sum = ReduceSum<keepdims=0>(piece)
             begin_next = Identity(end)
             grown = Add(end, one)
             end_next = Add(grown, one)
-            go_next = Identity(go)
         }>
     }""")
     expect_agreement(model, *({"n": np.array(n), "x": floats(30)} for n in (3, 12, 0)))
@@ -43,7 +42,7 @@ def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[An
             <int64[1] first = {0}, int64 one = {1}, int64 two = {2}, int64[1] three = {3}> {
         trips = Size(counts)
         all = Loop(trips, "", none) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next) {
+                => (bool go, float[p] c_next) {
             count = Gather<axis=0>(counts, i)
             counted = Unsqueeze(count, first)
             range = Range(one, count, two)
@@ -54,7 +53,6 @@ def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[An
             largest, at = TopK(x, k)
             row = Concat<axis=0>(numbers, filled, tiled, largest)
             c_next = Concat<axis=0>(c, row)
-            go_next = Identity(go)
         }>
     }"""
     model = parsed(text, none=np.zeros(0, np.float32))
@@ -72,13 +70,12 @@ def test_other_extents_that_a_loop_carries(widest: CpuBackend, compiled: list[An
 @pytest.mark.parametrize("step", [1, 3, -1, -2])
 def test_ranges_between_numbers_that_a_loop_carries(widest: CpuBackend, step: int) -> None:
     model = parsed(f"""(int64 n, float[m] x, int64[k] begins) => (float[k] sums) {{
-        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float sum)
+        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go, float sum)
                 <int64 step = {{{step}}}> {{
             begin = Gather(begins, i)
             numbers = Range(begin, i, step)
             taken = Gather(x, numbers)
             sum = ReduceSum<keepdims=0>(taken)
-            go_next = Identity(go)
         }}>
     }}""")
     loaded = load(model)
@@ -96,11 +93,10 @@ def reading(nodes: str, trips: int | None) -> Any:
     text = f"""(float[m] x, int64[n, 1] ks{", int64 trips" if trips is None else ""})
             => (float[q] y) <int64[1] zeros = {{0}}> {{
         y = Loop(trips, "", x) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next) {{
+                => (bool go, float[p] c_next) {{
             k = Gather(ks, i)
             {nodes}
             c_next = Concat<axis=0>(c, made)
-            go_next = Identity(go)
         }}>
     }}"""
     return parsed(text, **({} if trips is None else {"trips": np.int64(trips)}))
@@ -125,7 +121,7 @@ def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled:
     model = parsed("""(float[n, c, h, w] x, int64[n, 2] sides) => (float[n, 1, c] y)
             <int64[1] zeros = {0}, int64[1] two = {2}, int64[2] axes = {2, 3}> {
         all = Shape<start=0, end=1>(x)
-        y = Loop(all, "") <body = body (int64 i, bool go) => (bool go_next, float[1, c] most) {
+        y = Loop(all, "") <body = body (int64 i, bool go) => (bool go, float[1, c] most) {
             picture = Gather(x, i)
             image = Unsqueeze(picture, zeros)
             side = Gather(sides, i)
@@ -134,7 +130,6 @@ def test_pictures_are_resized_by_what_a_loop_reads(widest: CpuBackend, compiled:
             sizes = Concat<axis=0>(kept, side)
             resized = Resize<mode="cubic">(image, "", "", sizes)
             most = ReduceMax<keepdims=0>(resized, axes)
-            go_next = Identity(go)
         }>
     }""")
     loaded = load(model)
@@ -155,12 +150,11 @@ def test_no_iteration_over_a_tensor_without_elements(widest: CpuBackend) -> None
     text = """(float[n] y) => (float[n] out) {
         x = Identity(none)
         shape = Shape<start=0, end=1>(x)
-        found = Loop(shape, "") <body = body (int64 i, bool go) => (bool go_next, float[m] wide) {
+        found = Loop(shape, "") <body = body (int64 i, bool go) => (bool go, float[m] wide) {
             row = Gather<axis=0>(x, i)
             most = ReduceMax<keepdims=1>(row)
             extent = Cast<to=7>(most)
             wide = Expand(row, extent)
-            go_next = Identity(go)
         }>
         total = ReduceSum<keepdims=0>(found)
         out = Add(total, y)

@@ -20,7 +20,7 @@ def test_bounds_as_many_as_the_axes_that_they_are_of(
     is one."""
     model = parsed("""(int64 n, float[m] x, int64[k] starts) => (float[l] sums)
             <int64 one = {1}, int64[1] two = {2}, int64[1] zeros = {0}> {
-        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float sum) {
+        sums = Loop(n, "") <body = body (int64 i, bool go) => (bool go, float sum) {
             after = Add(i, one)
             at = Unsqueeze(i, zeros)
             past = Unsqueeze(after, zeros)
@@ -28,7 +28,6 @@ def test_bounds_as_many_as_the_axes_that_they_are_of(
             end = Add(begin, two)
             piece = Slice(x, begin, end, zeros)
             sum = ReduceSum<keepdims=0>(piece)
-            go_next = Identity(go)
         }>
     }""")
     feeds = [{"n": np.array(n), "x": floats(9), "starts": np.arange(n)[::-1]} for n in (1, 3, 8)]
@@ -50,14 +49,13 @@ def sliced(bounds: Sequence[str], axes: Sequence[int], steps: Sequence[int], tri
         shape = Shape({bounds[0]})
         {"trips = Gather(shape, first)" if trips is None else ""}
         all, sums = Loop(trips, "", none) <body = body (int64 i, bool go, float[p] c)
-                => (bool go_next, float[p] c_next, float sum) {{
+                => (bool go, float[p] c_next, float sum) {{
             start = Gather<axis=0>(starts, i)
             end = Gather<axis=0>(ends, i)
             piece = Slice(x, start, end, axes, steps)
             piece_flat = Reshape(piece, flat)
             sum = ReduceSum<keepdims=0>(piece)
             c_next = Concat<axis=0>(c, piece_flat)
-            go_next = Identity(go)
         }}>
     }}"""
     constants = {
@@ -115,17 +113,15 @@ def test_slices_by_data_within_two_loops(widest: CpuBackend) -> None:
             <int64[1] first = {0}, int64[1] start = {1}> {
         trips = Size(stops)
         totals = Loop(trips, "") <body = outer (int64 o, bool o_go)
-                => (bool o_go_next, float total) {
+                => (bool o_go, float total) {
             stop = Gather<axis=0>(stops, o)
             o_stop = Unsqueeze(stop, first)
-            sums = Loop(stop, "") <body = body (int64 i, bool go) => (bool go_next, float sum) {
+            sums = Loop(stop, "") <body = body (int64 i, bool go) => (bool go, float sum) {
                 from = Add(i, start)
                 part = Slice(x, from, o_stop)
                 sum = ReduceSum<keepdims=0>(part)
-                go_next = Identity(go)
             }>
             total = ReduceSum<keepdims=0>(sums)
-            o_go_next = Identity(o_go)
         }>
     }""")
     feeds = [{"x": floats(12), "stops": np.array(s)} for s in ([3, 12, 1], [5], [2, 2, 9, 30])]
@@ -139,14 +135,13 @@ def test_slices_between_any_bounds_that_a_loop_carries(widest: CpuBackend, step:
     model = parsed(f"""(int64 n, float[m, 3] x, int64[k, 1] begins, int64[k, 1] ends)
             => (float[k] sums, int64[k, 2] shapes) {{
         sums, shapes = Loop(n, "") <body = body (int64 i, bool go)
-                => (bool go_next, float sum, int64[2] shape)
+                => (bool go, float sum, int64[2] shape)
                 <int64[1] rows = {{0}}, int64[1] step = {{{step}}}> {{
             begin = Gather(begins, i)
             end = Gather(ends, i)
             piece = Slice(x, begin, end, rows, step)
             sum = ReduceSum<keepdims=0>(piece)
             shape = Shape(piece)
-            go_next = Identity(go)
         }}>
     }}""")
     far = np.iinfo(np.int64)
@@ -179,10 +174,9 @@ def test_the_longest_steps_of_slices_within_a_loop(widest: CpuBackend, step: int
 
 def test_iterations_that_stack_unequal_slices(widest: CpuBackend) -> None:
     text = """(int64 n, float[m] x, int64[k, 1] ends) => (float[k, p] y) <int64[1] zeros = {0}> {
-        y = Loop(n, "") <body = body (int64 i, bool go) => (bool go_next, float[p] piece) {
+        y = Loop(n, "") <body = body (int64 i, bool go) => (bool go, float[p] piece) {
             end = Gather(ends, i)
             piece = Slice(x, zeros, end)
-            go_next = Identity(go)
         }>
     }"""
     model = load(parsed(text))
@@ -198,13 +192,12 @@ def test_slices_from_a_number_that_only_begins_constant(widest: CpuBackend) -> N
     model = parsed("""(float[m] x, int64[k, 1] steps) => (int64[1] last, float[k] sums)
             <int64 trips = {20}, int64[1] first = {0}> {
         last, sums = Loop(trips, "", first) <body = body (int64 i, bool go, int64[1] at)
-                => (bool go_next, int64[1] at_next, float sum) <int64[1] two = {2}> {
+                => (bool go, int64[1] at_next, float sum) <int64[1] two = {2}> {
             step = Gather(steps, i)
             end = Add(at, two)
             piece = Slice(x, at, end)
             sum = ReduceSum<keepdims=0>(piece)
             at_next = Add(at, step)
-            go_next = Identity(go)
         }>
     }""")
     steps = RNG.integers(0, 3, (20, 1))

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
 from tests.conftest import CORE_ISAS
-from tests.frontends.node_cases import compiled
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import both_ways, by_onnxruntime, node_model
 
 from ftuner.errors import FTunerError, UnsupportedOperatorError
 from ftuner.frontends.onnx.importer import import_model
@@ -18,8 +16,6 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
-onnxruntime = pytest.importorskip("onnxruntime")
-
 RANDOM = np.random.default_rng(0)
 Inputs = Sequence["np.ndarray[Any, Any] | None"]
 
@@ -28,40 +24,28 @@ def floats(*shape: int) -> Any:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
-def model_for(
-    op: str, inputs: Inputs, fixed: Sequence[int] = (), outputs: int = 1, **attributes: Any
-) -> tuple[Any, dict[str, Any]]:
-    """A model of one node, whose inputs have symbols for extents or are `fixed`, and its feeds."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    given = {n: x for n, x in zip(names, inputs, strict=True) if x is not None}
-    constants = {f"x{i}": inputs[i] for i in fixed if inputs[i] is not None}
-    feeds = {n: x for n, x in given.items() if n not in constants}
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, domain=MICROSOFT, **attributes)
-    types = {n: (x.dtype.name, [f"{n}_{i}" for i in range(x.ndim)]) for n, x in feeds.items()}
-    model = model_of([node], types, results, constants)
-    model.ir_version = 9
-    return model, feeds
+def model_for(op: str, inputs: Inputs, *given: Any, **named: Any) -> tuple[Any, dict[str, Any]]:
+    """A model of one node of onnxruntime's domain, and its feeds. `given`: which inputs are
+    constants, and the number of outputs."""
+    named |= zip(("fixed", "outputs"), given, strict=False)
+    return node_model(op, inputs, domain=MICROSOFT, **named)
 
 
-def agrees(
-    op: str, inputs: Inputs, fixed: Sequence[int] = (), outputs: int = 1, **attributes: Any
-) -> None:
+def agrees(op: str, inputs: Inputs, *given: Any, **attributes: Any) -> None:
     """References and compiled code give what onnxruntime gives."""
-    model, feeds = model_for(op, inputs, fixed, outputs, **attributes)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
-    graph = import_model(model).graph
-    for found in (run_reference(graph, list(feeds.values())),
-                  compiled(graph, list(feeds.values()))):  # fmt: skip
+    model, feeds = model_for(op, inputs, *given, **attributes)
+    expected = by_onnxruntime(model, feeds)
+    for found in both_ways(model, feeds):
         for x, wanted in zip(found, expected, strict=True):
             assert x.dtype == wanted.dtype
             np.testing.assert_allclose(x, wanted, rtol=2e-4, atol=2e-5)
 
 
 def refused(
-    what: str, op: str, inputs: Inputs, error: type[FTunerError] = FTunerError, **attributes: Any
-) -> None:
-    model, _ = model_for(op, inputs, range(1, len(inputs)), **attributes)
+    what: str, op: str, inputs: Inputs, error: type[FTunerError] = FTunerError,
+    fixed: Sequence[int] | None = None, **attributes: Any,
+) -> None:  # fmt: skip
+    model, _ = model_for(op, inputs, fixed or range(1, len(inputs)), **attributes)
     with pytest.raises(error, match=what):
         import_model(model)
 
@@ -213,9 +197,7 @@ def test_rows_by_blocks_of_matrices() -> None:
 def test_rows_by_blocks_refuse(what: str, attributes: Mapping[str, int]) -> None:
     inputs = [np.zeros((7, 16), np.uint8), np.zeros(3, np.int64), floats(7, 1),
               np.zeros((7, 2), np.uint8)]  # fmt: skip
-    model, _ = model_for("GatherBlockQuantized", inputs, [0, 2, 3], **attributes)
-    with pytest.raises(FTunerError, match=what):
-        import_model(model)
+    refused(what, "GatherBlockQuantized", inputs, fixed=[0, 2, 3], **attributes)
 
 
 def test_rows_by_blocks_of_a_table_that_comes_at_run_time() -> None:
@@ -283,7 +265,7 @@ def test_products_by_large_weights_of_four_bits(
         model, feeds = model_for("MatMulBnb4", inputs, [1, 2], quant_type=kind, **sizes)
         graph = import_model(model).graph
         assert "block_matmul" in [node.op for node in graph.nodes]
-        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        (expected,) = by_onnxruntime(model, feeds)
         (reference,) = run_reference(graph, list(feeds.values()))
         (found,) = Model(optimised(graph, halves=False), backend_of(isa)).run(feeds)
         for one in (reference, found):
@@ -297,7 +279,7 @@ def test_the_levels_of_four_bits() -> None:
         inputs = [np.eye(16, dtype=np.float32), weight, np.ones(1, np.float32)]
         given = {"K": 16, "N": 1, "block_size": 16, "quant_type": kind}
         model, feeds = model_for("MatMulBnb4", inputs, [1, 2], **given)
-        (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+        (expected,) = by_onnxruntime(model, feeds)
         (found,) = run_reference(import_model(model).graph, list(feeds.values()))
         np.testing.assert_array_equal(found, expected)
 

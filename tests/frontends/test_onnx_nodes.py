@@ -11,11 +11,11 @@ from tests.frontends.node_cases import (
     Case,
     Outcome,
     cases,
-    compiled,
     parameters,
     run,
     symbolic,
 )
+from tests.frontends.onnx_models import compiled
 from tests.registered import operators_of
 
 from ftuner.core.dtype import ELEMENT_DTYPES

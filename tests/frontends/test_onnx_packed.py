@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.frontends.node_cases import compiled
+from tests.frontends.onnx_models import both_ways, model_of
 
 from ftuner.errors import GraphError
 from ftuner.frontends.onnx.importer import import_model
@@ -29,14 +29,12 @@ def packed(name: str, kind: str, shape: tuple[int, ...], raw: bool = True) -> An
     return tensor
 
 
-def model_of(
-    nodes: list[Any], constants: list[Any], shape: tuple[int, ...], result: str = "y"
-) -> Any:
+def of(nodes: list[Any], constants: list[Any], shape: tuple[int, ...], result: str = "y") -> Any:
     """A model of float32 x and y with nodes between them, and constants."""
-    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (
-        ("x", ["n", *shape[1:]]), (result, None))]  # fmt: skip
-    graph = helper.make_graph(nodes, "packed", ends[:1], ends[1:], constants)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model = model_of(nodes, {"x": ("float32", ["n", *shape[1:]])}, [result], opset=21)
+    model.graph.initializer.extend(constants)
+    model.ir_version = 10
+    return model
 
 
 def dequantised(
@@ -49,7 +47,7 @@ def dequantised(
     nodes = [helper.make_node("DequantizeLinear", names, ["wide"], **attributes),
              helper.make_node("Add", ["x", "wide"], ["y"])]  # fmt: skip
     zeros = [packed("zero", kind, blocks, raw)] if zero else []
-    return model_of(nodes, [packed("w", kind, shape, raw), scale, *zeros], shape)
+    return of(nodes, [packed("w", kind, shape, raw), scale, *zeros], shape)
 
 
 def assert_right(model: Any, x: Any) -> None:
@@ -58,8 +56,7 @@ def assert_right(model: Any, x: Any) -> None:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     (wanted,) = session.run(None, {"x": x})
-    graph = import_model(model).graph
-    for (found,) in (run_reference(graph, [x]), compiled(graph, [x])):
+    for (found,) in both_ways(model, {"x": x}):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -114,22 +111,22 @@ def test_what_would_see_that_a_byte_holds_one_is_refused() -> None:
     zero = packed("zero", "int4", ())
     quantise = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["y"])
     with pytest.raises(GraphError, match=r"QuantizeLinear .*'zero': elements of 4 bits"):
-        import_model(model_of([quantise], [scale, zero], (3,)))
+        import_model(of([quantise], [scale, zero], (3,)))
     with pytest.raises(GraphError, match="output 'zero': elements of 4 bits"):
-        import_model(model_of([quantise], [scale, zero], (3,), "zero"))
+        import_model(of([quantise], [scale, zero], (3,), "zero"))
     end = helper.make_tensor_value_info("y", TensorProto.INT8, None)
     branch = helper.make_graph([quantise], "branch", [], [end])
     choice = helper.make_node("If", ["yes"], ["z"], then_branch=branch, else_branch=branch)
     yes = numpy_helper.from_array(np.array(True), "yes")
     with pytest.raises(GraphError, match="elements of 4 bits"):
-        import_model(model_of([choice], [scale, zero, yes], (3,), "z"))
+        import_model(of([choice], [scale, zero, yes], (3,), "z"))
 
 
 def test_a_product_that_onnxruntime_quantises() -> None:
     room = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
     pytest.importorskip("onnx_ir")
     weight = numpy_helper.from_array(RANDOM.standard_normal((64, 9)).astype(np.float32), "w")
-    product = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], [weight], (5, 64))
+    product = of([helper.make_node("MatMul", ["x", "w"], ["y"])], [weight], (5, 64))
     form = onnxruntime.quantization.QuantFormat.QDQ
     quantizer = room.MatMulNBitsQuantizer(product, block_size=32, quant_format=form)
     quantizer.process()

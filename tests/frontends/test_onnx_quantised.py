@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from tests.frontends.node_cases import compiled
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import both_ways, by_onnxruntime, model_of, node_model
 
 import ftuner
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.reference import run_reference
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -59,19 +57,9 @@ def agrees(op: str, inputs: Sequence[Any], fixed: Sequence[int] = (), domain: st
            opset: int = 18, **attributes: Any) -> None:  # fmt: skip
     """The references and compiled code give what onnxruntime gives, `fixed` inputs being constants
     and the others of any extents."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    given = {n: x for n, x in zip(names, inputs, strict=True) if n}
-    constants = {f"x{i}": inputs[i] for i in fixed}
-    feeds = {n: x for n, x in given.items() if n not in constants}
-    node = helper.make_node(op, names, ["y"], domain=domain, **attributes)
-    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in feeds.items()}
-    model = model_of([node], types, ["y"], constants, opset)
-    model.ir_version = 9
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (expected,) = session.run(None, feeds)
-    graph = import_model(model).graph
-    for found in (run_reference(graph, list(feeds.values())),
-                  compiled(optimised(graph), list(feeds.values()))):  # fmt: skip
+    model, feeds = node_model(op, inputs, opset, domain, fixed, **attributes)
+    (expected,) = by_onnxruntime(model, feeds)
+    for found in both_ways(model, feeds):
         assert (found[0].dtype, found[0].shape) == (expected.dtype, expected.shape)
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(found[0], expected, 1e-4, 1e-4 * np.abs(expected).max())
@@ -214,9 +202,7 @@ def test_a_scale_is_one_element_of_any_rank() -> None:
         "QLinearSoftmax", ["x", *given], ["y"], domain=MICROSOFT, axis=1, opset=13
     )
     model = model_of([node], {"x": ("uint8", [None, None])}, ["y"], given, 18)
-    model.ir_version = 9
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = by_onnxruntime(model, {"x": x})
     (found,) = run_reference(import_model(model).graph, [x])
     assert np.abs(found.astype(np.int64) - expected).max() <= 1
 
@@ -249,21 +235,14 @@ def test_pools_of_levels() -> None:
 
 
 def test_dynamic_quantisation() -> None:
-    def model(x: Any) -> list[Any]:
-        node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "scale", "zero"])
-        made = model_of([node], {"x": ("float32", [None] * x.ndim)}, ["y", "scale", "zero"])
-        made.ir_version = 9
-        expected = onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
-        graph = import_model(made).graph
-        for found in (run_reference(graph, [x]), compiled(optimised(graph), [x])):
+    x = RANDOM.standard_normal((3, 5)).astype(np.float32)
+    for given in (x, np.abs(x) + 1, -np.abs(x) - 1, np.zeros((2, 2), np.float32)):
+        model, feeds = node_model("DynamicQuantizeLinear", [given], outputs=3)
+        expected = by_onnxruntime(model, feeds)
+        for found in both_ways(model, feeds):
             for result, wanted in zip(found, expected, strict=True):
                 assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
                 np.testing.assert_allclose(result.astype(float), wanted, 1e-6)
-        return expected
-
-    x = RANDOM.standard_normal((3, 5)).astype(np.float32)
-    for given in (x, np.abs(x) + 1, -np.abs(x) - 1, np.zeros((2, 2), np.float32)):
-        model(given)
 
 
 def test_requests_of_a_batch_have_ranges_of_their_own() -> None:
@@ -321,14 +300,10 @@ def test_a_network_between_quantisation_and_dequantisation() -> None:
     nodes.append(helper.make_node("Identity", [levels_and_back("third", 1.0)], ["y"]))
     dims = ["n", 3, "height", "width"]
     model = model_of(nodes, {"x": ("float32", dims)}, ["y"], constants)
-    model.ir_version = 9
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    graph = import_model(model).graph
-    fast = optimised(graph)
     for shape in ((1, 3, 16, 12), (2, 3, 9, 31)):
         x = RANDOM.standard_normal(shape).astype(np.float32)
-        (expected,) = session.run(None, {"x": x})
-        for found in (run_reference(graph, [x])[0], compiled(fast, [x])[0]):
+        (expected,) = by_onnxruntime(model, {"x": x})
+        for (found,) in both_ways(model, {"x": x}):
             off = np.abs(found - expected)
             # A level of the last step is 1.0; one of an earlier step moves several later ones.
             assert off.max() <= 1.001
@@ -360,17 +335,14 @@ def test_dynamic_quantize_lstm(direction: str, per_column: bool, w_dtype: str) -
     node = helper.make_node("DynamicQuantizeLSTM", names, results, domain=MICROSOFT, **attributes)
     given = dict(zip(filter(None, names[1:]), constants, strict=True))
     model = model_of([node], types, results, given)
-    model.ir_version = 9
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    graph = import_model(model).graph
-    fast = optimised(graph)
     for steps, batch in ((1, 1), (5, 3), (17, 6)):
         x = RANDOM.standard_normal((steps, batch, k)).astype(np.float32)
         wanted = session.run(None, {"x": x})
-        for found in (run_reference(graph, [x]), compiled(fast, [x])):
+        for found in both_ways(model, {"x": x}):
             for one, other in zip(found, wanted, strict=True):
                 np.testing.assert_allclose(one, other, 1e-4, 1e-5)
 
@@ -395,8 +367,6 @@ def test_dynamic_quantize_lstm(direction: str, per_column: bool, w_dtype: str) -
     ],
 )  # fmt: skip
 def test_wrong_operands(op: str, inputs: list[Any], attributes: Any, what: str) -> None:
-    names = [f"x{i}" for i in range(len(inputs))]
-    types = {n: (x.dtype.name, x.shape) for n, x in zip(names, inputs, strict=True)}
-    model = model_of([helper.make_node(op, names, ["y"], **attributes)], types, ["y"])
+    model, _ = node_model(op, inputs, symbolic=False, **attributes)
     with pytest.raises(FTunerError, match=what):
         import_model(model)

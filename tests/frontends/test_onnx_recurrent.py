@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from tests.conftest import CORE_ISAS, HOST_ISAS, covering
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import by_onnxruntime, model_of
 from tests.frontends.recurrent_layers import FUNCTIONS, GATES, OUTPUTS, Layer
 
 from ftuner.core.dtype import FLOAT32
@@ -185,18 +185,13 @@ def test_initial_state_of_one_kind(widest: CpuBackend) -> None:
 
 @pytest.mark.parametrize("op", GATES)
 def test_as_onnxruntime(op: str, widest: CpuBackend) -> None:
-    ort = pytest.importorskip("onnxruntime")
     for attributes in VARIANTS[op]:
         if "layout" in attributes:
             continue  # It does not support it.
         for given in (("B",), OPTIONAL[op]):
             proto, feeds = Layer(op, 6, 4, 3, 17, "bidirectional", given, attributes).model()
-            proto.ir_version = 10
-            session = ort.InferenceSession(
-                proto.SerializeToString(), providers=["CPUExecutionProvider"]
-            )
             found = Model(optimised(import_model(proto).graph), widest).run(feeds)
-            expect(found, session.run(None, feeds), "float32")
+            expect(found, by_onnxruntime(proto, feeds), "float32")
 
 
 @pytest.mark.parametrize("length", [-1, 6])

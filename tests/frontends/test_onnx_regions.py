@@ -4,16 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
-from tests.frontends.node_cases import compiled
-from tests.frontends.onnx_models import model_of
+from tests.frontends.onnx_models import both_ways, by_onnxruntime, compiled, node_model
 
 from ftuner.errors import IndexRangeError
 from ftuner.frontends.onnx.importer import import_model
-from ftuner.graph.passes.pipeline import optimised
-from ftuner.runtime.reference import run_reference
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 3, 9, 13)).astype(np.float32)
@@ -28,16 +22,11 @@ REGIONS = np.array(
 IMAGES = np.arange(len(REGIONS)) % len(X)
 
 
-def run(op: str, inputs: list[Any], opset: int = 16, **attributes: Any) -> tuple[Any, list[Any]]:
+def run(op: str, inputs: list[Any], **attributes: Any) -> tuple[Any, list[Any]]:
     """What onnxruntime gives, and what references and compiled code do."""
-    names = [f"x{i}" for i in range(len(inputs))]
-    types = {n: (x.dtype.name, [None] * x.ndim) for n, x in zip(names, inputs, strict=True)}
-    model = model_of([helper.make_node(op, names, ["y"], **attributes)], types, ["y"], opset=opset)
-    model.ir_version = 9
-    session = onnxruntime.InferenceSession(model.SerializeToString())
-    (expected,) = session.run(None, dict(zip(names, inputs, strict=True)))
-    graph = import_model(model).graph
-    return expected, [run_reference(graph, inputs)[0], compiled(optimised(graph), inputs)[0]]
+    model, feeds = node_model(op, inputs, 16, **attributes)
+    (expected,) = by_onnxruntime(model, feeds)
+    return expected, [found for (found,) in both_ways(model, feeds)]
 
 
 @pytest.mark.each_value
@@ -79,12 +68,10 @@ def test_max_roi_pool(bins: tuple[int, int], scale: float) -> None:
 @pytest.mark.parametrize("number", [-1, 2])
 @pytest.mark.parametrize("ratio", [0, 2])
 def test_images_that_are_not_there(number: int, ratio: int) -> None:
-    inputs = {"x": X, "rois": REGIONS[:1], "images": np.array([number])}
-    align = helper.make_node("RoiAlign", [*inputs], ["y"], sampling_ratio=ratio)
     table = np.array([[number, 0, 0, 4, 4]], np.float32)
-    pool = helper.make_node("MaxRoiPool", ["x", "table"], ["y"], pooled_shape=[2, 2])
-    for node, feeds in ((align, inputs), (pool, {"x": X, "table": table})):
-        types = {n: (x.dtype.name, [None] * x.ndim) for n, x in feeds.items()}
-        graph = import_model(model_of([node], types, ["y"])).graph
+    for model, feeds in (
+        node_model("RoiAlign", [X, REGIONS[:1], np.array([number])], sampling_ratio=ratio),
+        node_model("MaxRoiPool", [X, table], pooled_shape=[2, 2]),
+    ):
         with pytest.raises(IndexRangeError, match="out of range"):
-            compiled(optimised(graph), list(feeds.values()))
+            compiled(import_model(model).graph, list(feeds.values()))

@@ -139,8 +139,7 @@ def test_maps(widest: CpuBackend, new_axis: int) -> None:
 
 def appending(nodes: str) -> str:
     """The body of a loop that carries a sequence `s`."""
-    return f"""body (int64 i, bool go, seq(float[]) s) => (bool go_next, seq(float[]) s_next) {{
-        go_next = Identity(go)
+    return f"""body (int64 i, bool go, seq(float[]) s) => (bool go, seq(float[]) s_next) {{
         f = Cast<to=1>(i)
         {nodes}
     }}"""
@@ -178,7 +177,7 @@ def test_a_loop_appends_to_the_sequence_of_the_loop_around(widest: CpuBackend) -
     model = parsed("""(float[n, 3] x, int64 n, int64 m) => (int64 count, int64[k] lengths) {
         first = SequenceEmpty()
         last, lengths = Loop(n, "", first) <body = body (int64 i, bool go, seq(float[]) outer)
-                => (bool go_next, seq(float[]) outer_next, int64 length) {
+                => (bool go, seq(float[]) outer_next, int64 length) {
             none = SequenceEmpty()
             longer = Loop(m, "", none) <body = inner (int64 j, bool going, seq(float[]) inner)
                     => (bool on, seq(float[]) inner_next) {
@@ -187,7 +186,6 @@ def test_a_loop_appends_to_the_sequence_of_the_loop_around(widest: CpuBackend) -
             }>
             length = SequenceLength(longer)
             outer_next = SequenceInsert(outer, x)
-            go_next = Identity(go)
         }>
         count = SequenceLength(last)
     }""")

@@ -4,13 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
-from tests.frontends.onnx_models import model_of
-from tests.frontends.test_onnx_classical import agrees
+from onnx import numpy_helper
+from tests.frontends.test_onnx_classical import agrees, model_for
 
 from ftuner.errors import FTunerError
 from ftuner.frontends.onnx.importer import import_model
-from ftuner.frontends.onnx.records import LEARNING
 
 RNG = np.random.default_rng(3)
 TABLE = RNG.standard_normal((9, 4)).round(1).astype(np.float32)
@@ -151,11 +149,8 @@ def test_numbered_leaves() -> None:
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], what: str) -> None:
-    node = helper.make_node("TreeEnsemble", ["x"], ["y"], domain=LEARNING, **of_leaves(**changes))
-    model = model_of([node], {"x": ("float32", ["n", 4])}, ["y"])
-    model.opset_import[-1].version = 5
     with pytest.raises(FTunerError, match=what):
-        import_model(model)
+        import_model(model_for("TreeEnsemble", [TABLE], symbolic=False, **of_leaves(**changes)))
 
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -192,20 +187,15 @@ def test_support_vector_classifiers(count: int, kernel: str) -> None:
         "coefficients": numbers(count - 1, whole), "rho": numbers(pairs),
     }  # fmt: skip
     labels = {"classlabels_strings": ["d", "a", "c", "b"][:count]}
-    likely = {"prob_a": [-1.5] * pairs, "prob_b": [0.25] * pairs}
+    likely: dict[str, Any] = {"prob_a": [-1.5] * pairs, "prob_b": [0.25] * pairs}
     for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
         given["post_transform"] = transform
         agrees("SVMClassifier", [X], **given, **vectors, **labels)
     agrees("SVMClassifier", [X[:0]], **given, **vectors, **labels)
-    agrees(
-        "SVMClassifier", [X], **given, **vectors, classlabels_ints=[5, 6, 7, 8][:count], **likely
-    )
-    linear = {
-        "coefficients": numbers(count, 4),
-        "rho": [0.5],
-        "classlabels_ints": [9, 8, 7, 6][:count],
-    }
-    agrees("SVMClassifier", [X], **given, **linear)
+    likely["classlabels_ints"] = [5, 6, 7, 8][:count]
+    agrees("SVMClassifier", [X], **given, **vectors, **likely)
+    linear = {"coefficients": numbers(count, 4), "rho": [0.5]}
+    agrees("SVMClassifier", [X], **given, **linear, classlabels_ints=[9, 8, 7, 6][:count])
 
 
 @pytest.mark.parametrize("count", [5, 12, 33])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,19 +144,8 @@ def _of_onnx() -> Iterator[tuple[Key, Node]]:
         attributes = tuple(a.SerializeToString() for a in node.attribute)
         opset = max(min(opset, LATEST_OPSET), LEAST_OPSET)
         outputs = tuple(map(bool, node.output))
-        yield (
-            key,
-            Node(
-                case.name,
-                node.domain,
-                node.op_type,
-                opset,
-                inputs,
-                frozenset(),
-                attributes,
-                outputs,
-            ),
-        )
+        given = inputs, frozenset[int](), attributes, outputs
+        yield key, Node(case.name, node.domain, node.op_type, opset, *given)
 
 
 def _size(case: Case) -> int:
@@ -198,10 +188,7 @@ def _own() -> Iterator[tuple[Key, Node]]:
     region = np.array([[0, 1, 0, 5, 4]], np.float32)
     activation = {"activation": "LeakyRelu"}
     window = {"kernel_shape": [2, 3], "pads": [1, 0, 0, 1]}
-    words, segments = (
-        np.array([[0, 4, 2], [3, 3, 1]], np.int32),
-        np.array([[0, 1, 1]] * 2, np.int32),
-    )
+    words, segments = (np.array(x, np.int32) for x in ([[0, 4, 2], [3, 3, 1]], [[0, 1, 1]] * 2))
     joint, joint_bias, heads = floats(8, 12), floats(12), {"num_heads": 2}
     tables = [random.integers(0, 256, n, np.uint8) for n in ((5, 8), (4, 8), (2, 8), 8, 8)]
     blocks = {"K": 8, "N": 5, "bits": 4, "block_size": 16}
@@ -222,196 +209,113 @@ def _own() -> Iterator[tuple[Key, Node]]:
         "leaf_weights": numpy_helper.from_array(floats(2), "w"),
     }  # fmt: skip
     chances, drops = random.random((2, 8), np.float32), [x, np.float32(0.25), np.array(True)]
-    for domain, op, inputs, attributes in (
-        ("", "RandomNormal", [], {"shape": [2, 3], "mean": 1.0}),
-        ("", "RandomNormalLike", [x], {"scale": 2.0}),
-        ("", "RandomUniform", [], {"shape": [2, 3], "seed": 1.0}),
-        ("", "RandomUniformLike", [x], {"high": 2.0}),
-        ("", "Bernoulli", [chances], {}),
-        ("", "Multinomial", [chances], {"sample_size": 3}),
-        ("", "Dropout", drops, {"seed": 1}),
-        ("", "SimplifiedLayerNormalization", [x, row], {"axis": -1, "epsilon": 1e-5}),
-        ("", "GlobalLpPool", [image], {"p": 3}),
-        ("", "MaxRoiPool", [image, region], {"pooled_shape": [2, 2]}),
-        ("", "RoiAlign", [image, region[:, 1:], np.zeros(1, np.int64)], {"sampling_ratio": 0}),
-        (MICROSOFT, "BiasGelu", [x, row], {}),
-        (MICROSOFT, "FastGelu", [x, row], {}),
-        (MICROSOFT, "Gelu", [x], {}),
-        (MICROSOFT, "QuickGelu", [x], {"alpha": 1.5}),
-        (MICROSOFT, "FusedMatMul", [x, column], {"transB": 1, "alpha": 0.5}),
-        (MICROSOFT, "Attention", [x, joint, joint_bias], heads),
-        (MICROSOFT, "MultiHeadAttention", [x, x + 1, x - 1], heads),
-        (
-            MICROSOFT,
-            "QAttention",
-            [
-                levels[0, :, :3, :4],
-                random.integers(-99, 99, (4, 12), np.int8),
-                joint_bias,
-                scale,
-                scale,
-                None,
-                zero,
-                own_zero,
-            ],
-            heads,
-        ),
-        (
-            MICROSOFT,
-            "EmbedLayerNormalization",
-            [words, segments, floats(5, 8), floats(4, 8), floats(2, 8), row, row],
-            {"epsilon": 1e-5},
-        ),
-        (
-            MICROSOFT,
-            "QEmbedLayerNormalization",
-            [words, segments, *tables, None, *[scale] * 5, *[zero] * 5],
-            {"epsilon": 1e-5},
-        ),
-        (
-            MICROSOFT,
-            "MatMulNBits",
-            [x, random.integers(0, 256, (5, 1, 8), np.uint8), floats(5, 1)],
-            blocks,
-        ),
-        (
-            MICROSOFT,
-            "MatMulBnb4",
-            [x, random.integers(0, 256, 20, np.uint8), floats(3)],
-            {"K": 8, "N": 5, "block_size": 16, "quant_type": 1},
-        ),
-        (MICROSOFT, "CDist", [x[0], x[0] + 1], {"metric": "euclidean"}),
-        (
-            MICROSOFT,
-            "GatherBlockQuantized",
-            [random.integers(0, 256, (5, 8), np.uint8), np.array([4, 0]), floats(5, 1)],
-            {"block_size": 16},
-        ),
-        (LEARNING, "ArrayFeatureExtractor", [x[0], np.array([2, 0])], {}),
-        (LEARNING, "Binarizer", [row], {"threshold": 0.25}),
-        (
-            LEARNING,
-            "Imputer",
-            [column],
-            {"imputed_value_floats": [0.5], "replaced_value_float": math.nan},
-        ),
-        (
-            LEARNING,
-            "LabelEncoder",
-            [words.astype(np.int64)],
-            {"keys_int64s": [4, 0, 3], "values_floats": [1.0, 2.0, 3.0]},
-        ),
-        (
-            LEARNING,
-            "LinearClassifier",
-            [column],
-            {
-                "coefficients": [*floats(16)],
-                "intercepts": [0.5, -1.0],
-                "classlabels_ints": [7, 3],
-                "post_transform": "LOGISTIC",
-            },
-        ),
-        (
-            LEARNING,
-            "LinearRegressor",
-            [column],
-            {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0], "targets": 2},
-        ),
-        (LEARNING, "Normalizer", [column], {"norm": "L1"}),
-        (
-            LEARNING,
-            "SVMClassifier",
-            [column],
-            {**machine, "vectors_per_class": [1, 1], "classlabels_ints": [3, 1]},
-        ),
-        (LEARNING, "SVMRegressor", [column], {**machine, "n_supports": 2}),
-        (
-            LEARNING,
-            "CategoryMapper",
-            [words.astype(np.int64)],
-            {"cats_int64s": [4, 0, 3], "cats_strings": ["a", "b", "c"]},
-        ),
-        (LEARNING, "TreeEnsemble", [column], leaves),
-        (
-            LEARNING,
-            "TreeEnsembleClassifier",
-            [column],
-            {
-                **tree,
-                "class_treeids": [0, 0],
-                "class_nodeids": [1, 2],
-                "class_ids": [0, 0],
-                "class_weights": [-0.5, 1.0],
-                "classlabels_int64s": [3, 1],
-            },
-        ),
-        (
-            LEARNING,
-            "TreeEnsembleRegressor",
-            [column],
-            {
-                **tree,
-                "target_treeids": [0, 0],
-                "target_nodeids": [1, 2],
-                "target_ids": [0, 0],
-                "target_weights": [-0.5, 1.0],
-                "n_targets": 1,
-            },
-        ),
-        (LEARNING, "OneHotEncoder", [words.astype(np.int64)], {"cats_int64s": [4, 0, 3]}),
-        (LEARNING, "Scaler", [column], {"offset": [0.5], "scale": [2.0]}),
-        (MICROSOFT, "DequantizeLinear", [levels, *of_x], {}),
-        (
-            MICROSOFT,
-            "DynamicQuantizeLSTM",
-            [
-                x,
-                random.integers(-64, 64, (1, 8, 12), np.int8),
-                random.integers(-64, 64, (1, 3, 12), np.int8),
-                *[None] * 5,
-                *[floats(1) / 64, np.zeros(1, np.int8)] * 2,
-            ],
-            {"hidden_size": 3},
-        ),
-        (MICROSOFT, "DynamicQuantizeMatMul", [image, weight, scale, own_zero], {}),
-        (MICROSOFT, "FusedConv", [image, kernel], {**activation, "activation_params": [0.5]}),
-        (MICROSOFT, "FusedGemm", [column, row[:, None]], {**activation, "activation_alpha": 0.5}),
-        (
-            MICROSOFT,
-            "MatMulIntegerToFloat",
-            [matrix, weight, scale, scale, *of_x[1:], own_zero],
-            {},
-        ),
-        (
-            MICROSOFT,
-            "GroupQueryAttention",
-            [floats(2, 3, 16), x, x + 1, None, None, np.full(2, 2, np.int32), np.int32(3)],
-            {"num_heads": 2, "kv_num_heads": 1},
-        ),
-        (
-            MICROSOFT,
-            "RotaryEmbedding",
-            [x, np.array([[0, 1, 2], [5, 6, 7]]), floats(9, 4), floats(9, 4)],
-            {},
-        ),
-        (MICROSOFT, "NhwcMaxPool", [levels], window),
-        (MICROSOFT, "QGemm", [matrix, *of_x, weight, *of_w, None, *of_y], {"alpha": 0.5}),
-        (MICROSOFT, "QLinearAdd", [levels, *of_x, matrix, *of_x, *of_y], {}),
-        (MICROSOFT, "QLinearAveragePool", [levels, *of_x, *of_y], window),
-        (MICROSOFT, "QLinearConcat", [*of_y, levels, *of_x, levels, *of_x], {"axis": 1}),
-        (MICROSOFT, "QLinearConv", [levels, *of_x, taps, *of_w, *of_y], {"pads": [1, 0, 0, 1]}),
-        (MICROSOFT, "QLinearGlobalAveragePool", [levels, *of_x, *of_y], {"channels_last": 0}),
-        (MICROSOFT, "QLinearLeakyRelu", [levels, *of_x, *of_y], {"alpha": 0.5}),
-        (MICROSOFT, "QLinearMul", [levels, *of_x, matrix, *of_x, *of_y], {}),
-        (MICROSOFT, "QLinearReduceMean", [levels, *of_x, *of_y], {"axes": [2], "keepdims": 0}),
-        (MICROSOFT, "QLinearSigmoid", [levels, *of_x, *of_y], {}),
-        (MICROSOFT, "QLinearSoftmax", [levels, *of_x, *of_share], {"axis": 3, "opset": 13}),
-        (MICROSOFT, "QLinearWhere", [matrix > 99, levels, *of_x, matrix, *of_x, *of_y], {}),
-        (MICROSOFT, "QuantizeLinear", [image, *of_x], {}),
-        (MICROSOFT, "SkipLayerNormalization", [x, x + 1, row, row], {"epsilon": 1e-5}),
-        (MICROSOFT, "SkipSimplifiedLayerNormalization", [x, x + 1, row], {"epsilon": 1e-5}),
-    ):
+    ids, codes = words.astype(np.int64), partial(random.integers, 0, 256, dtype=np.uint8)
+    signed = partial(random.integers, -64, 64, dtype=np.int8)
+    tokens, of_joint = (words, segments), (signed((4, 12)), joint_bias)
+    linear = {"coefficients": [*floats(16)], "intercepts": [0.5, -1.0]}
+    ends = {"treeids": [0, 0], "nodeids": [1, 2], "ids": [0, 0], "weights": [-0.5, 1.0]}
+
+    def of_tree(of: str) -> dict[str, Any]:
+        return tree | {f"{of}_{name}": numbers for name, numbers in ends.items()}
+
+    rows: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def add(domain: str, op: str, *inputs: Any, **attributes: Any) -> None:
+        rows.append((domain, op, inputs, attributes))
+
+    plain, microsoft, learning = (partial(add, domain) for domain in ("", MICROSOFT, LEARNING))
+    plain("RandomNormal", shape=[2, 3], mean=1.0)
+    plain("RandomNormalLike", x, scale=2.0)
+    plain("RandomUniform", shape=[2, 3], seed=1.0)
+    plain("RandomUniformLike", x, high=2.0)
+    plain("Bernoulli", chances)
+    plain("Multinomial", chances, sample_size=3)
+    plain("Dropout", *drops, seed=1)
+    plain("SimplifiedLayerNormalization", x, row, axis=-1, epsilon=1e-5)
+    plain("GlobalLpPool", image, p=3)
+    plain("MaxRoiPool", image, region, pooled_shape=[2, 2])
+    plain("RoiAlign", image, region[:, 1:], np.zeros(1, np.int64), sampling_ratio=0)
+    microsoft("BiasGelu", x, row)
+    microsoft("FastGelu", x, row)
+    microsoft("Gelu", x)
+    microsoft("QuickGelu", x, alpha=1.5)
+    microsoft("FusedMatMul", x, column, transB=1, alpha=0.5)
+    microsoft("Attention", x, joint, joint_bias, **heads)
+    microsoft("MultiHeadAttention", x, x + 1, x - 1, **heads)
+    microsoft(
+        "QAttention", levels[0, :, :3, :4], *of_joint, scale, scale, None, zero, own_zero, **heads
+    )
+    microsoft(
+        "EmbedLayerNormalization", *tokens, *map(floats, (5, 4, 2), [8] * 3), row, row, epsilon=1e-5
+    )
+    microsoft(
+        "QEmbedLayerNormalization", *tokens, *tables, None, *[scale] * 5, *[zero] * 5, epsilon=1e-5
+    )
+    microsoft("MatMulNBits", x, codes((5, 1, 8)), floats(5, 1), **blocks)
+    microsoft("MatMulBnb4", x, codes(20), floats(3), K=8, N=5, block_size=16, quant_type=1)
+    microsoft("CDist", x[0], x[0] + 1, metric="euclidean")
+    microsoft("GatherBlockQuantized", codes((5, 8)), np.array([4, 0]), floats(5, 1), block_size=16)
+    learning("ArrayFeatureExtractor", x[0], np.array([2, 0]))
+    learning("Binarizer", row, threshold=0.25)
+    learning("Imputer", column, imputed_value_floats=[0.5], replaced_value_float=math.nan)
+    learning("LabelEncoder", ids, keys_int64s=[4, 0, 3], values_floats=[1.0, 2.0, 3.0])
+    learning(
+        "LinearClassifier", column, **linear, classlabels_ints=[7, 3], post_transform="LOGISTIC"
+    )
+    learning("LinearRegressor", column, **linear, targets=2)
+    learning("Normalizer", column, norm="L1")
+    learning("SVMClassifier", column, **machine, vectors_per_class=[1, 1], classlabels_ints=[3, 1])
+    learning("SVMRegressor", column, **machine, n_supports=2)
+    learning("CategoryMapper", ids, cats_int64s=[4, 0, 3], cats_strings=["a", "b", "c"])
+    learning("TreeEnsemble", column, **leaves)
+    learning("TreeEnsembleClassifier", column, **of_tree("class"), classlabels_int64s=[3, 1])
+    learning("TreeEnsembleRegressor", column, **of_tree("target"), n_targets=1)
+    learning("OneHotEncoder", ids, cats_int64s=[4, 0, 3])
+    learning("Scaler", column, offset=[0.5], scale=[2.0])
+    microsoft("DequantizeLinear", levels, *of_x)
+    microsoft(
+        "DynamicQuantizeLSTM",
+        x,
+        signed((1, 8, 12)),
+        signed((1, 3, 12)),
+        *[None] * 5,
+        *[floats(1) / 64, np.zeros(1, np.int8)] * 2,
+        hidden_size=3,
+    )
+    microsoft("DynamicQuantizeMatMul", image, weight, scale, own_zero)
+    microsoft("FusedConv", image, kernel, **activation, activation_params=[0.5])
+    microsoft("FusedGemm", column, row[:, None], **activation, activation_alpha=0.5)
+    microsoft("MatMulIntegerToFloat", matrix, weight, scale, scale, *of_x[1:], own_zero)
+    microsoft(
+        "GroupQueryAttention",
+        floats(2, 3, 16),
+        x,
+        x + 1,
+        None,
+        None,
+        np.full(2, 2, np.int32),
+        np.int32(3),
+        num_heads=2,
+        kv_num_heads=1,
+    )
+    microsoft("RotaryEmbedding", x, np.array([[0, 1, 2], [5, 6, 7]]), floats(9, 4), floats(9, 4))
+    microsoft("NhwcMaxPool", levels, **window)
+    microsoft("QGemm", matrix, *of_x, weight, *of_w, None, *of_y, alpha=0.5)
+    microsoft("QLinearAdd", levels, *of_x, matrix, *of_x, *of_y)
+    microsoft("QLinearAveragePool", levels, *of_x, *of_y, **window)
+    microsoft("QLinearConcat", *of_y, levels, *of_x, levels, *of_x, axis=1)
+    microsoft("QLinearConv", levels, *of_x, taps, *of_w, *of_y, pads=[1, 0, 0, 1])
+    microsoft("QLinearGlobalAveragePool", levels, *of_x, *of_y, channels_last=0)
+    microsoft("QLinearLeakyRelu", levels, *of_x, *of_y, alpha=0.5)
+    microsoft("QLinearMul", levels, *of_x, matrix, *of_x, *of_y)
+    microsoft("QLinearReduceMean", levels, *of_x, *of_y, axes=[2], keepdims=0)
+    microsoft("QLinearSigmoid", levels, *of_x, *of_y)
+    microsoft("QLinearSoftmax", levels, *of_x, *of_share, axis=3, opset=13)
+    microsoft("QLinearWhere", matrix > 99, levels, *of_x, matrix, *of_x, *of_y)
+    microsoft("QuantizeLinear", image, *of_x)
+    microsoft("SkipLayerNormalization", x, x + 1, row, row, epsilon=1e-5)
+    microsoft("SkipSimplifiedLayerNormalization", x, x + 1, row, epsilon=1e-5)
+    for domain, op, inputs, attributes in rows:
         made = tuple(helper.make_attribute(k, v).SerializeToString() for k, v in attributes.items())
         given = tuple(None if i is None else np.asarray(i) for i in inputs)
         # The norm comes with the number of tokens that count, and the label with its score.

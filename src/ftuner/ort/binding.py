@@ -112,16 +112,13 @@ class IOBinding:
     def synchronize_inputs(self) -> None:
         """Nothing is left to wait for: copies and runs are in the order of torch's stream."""
 
-    def synchronize_outputs(self) -> None:
-        """Nothing is left to wait for: copies and runs are in the order of torch's stream."""
+    synchronize_outputs = synchronize_inputs
 
     def get_outputs(self) -> list[OrtValue]:
         """The outputs of the last run, in the order in which they were bound."""
         return list(self._results)
 
-    def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
-        """The same as `get_outputs`."""
-        return list(self._results)
+    get_outputs_as_ortvaluevector = get_outputs
 
     def copy_outputs_to_cpu(self) -> list[Array]:
         """The outputs of the last run as arrays."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, expm1, isinf, scalar, sigmoid, sign, where
-from ftuner.graph.checks import malformed, require
+from ftuner.graph.checks import malformed
+from ftuner.graph.compositions.windows import with_bias
 from ftuner.graph.ir import Value
 
 
@@ -117,29 +119,18 @@ def _reciprocal(x: Value) -> Value:
 
 
 @onnx("Gelu")
-def _gelu(x: Value, approximate: str = "none") -> Value:
-    if approximate not in ("none", "tanh"):
-        raise malformed(f"approximate is {approximate!r}; expected 'none' or 'tanh'")
+def _gelu(x: Value, approximate: Literal["none", "tanh"] = "none") -> Value:
     return apply("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
 @onnx("BiasGelu", domain=MICROSOFT)
 def _bias_gelu(x: Value, bias: Value) -> Value:
-    return apply("gelu", _biased(x, bias))
+    return apply("gelu", with_bias(x, bias))
 
 
 @onnx("FastGelu", domain=MICROSOFT)
 def _fast_gelu(x: Value, bias: Value | None) -> Value:
-    return apply("gelu_tanh", x if bias is None else _biased(x, bias))
-
-
-def _biased(x: Value, bias: Value) -> Value:
-    """The sum of a tensor and its bias: one for each column."""
-    what = f"a bias {bias.type} for {x.type}"
-    if bias.rank != 1 or not x.rank:
-        raise malformed(what)
-    require(bias.shape[0], x.shape[-1], what)
-    return x + bias
+    return apply("gelu_tanh", with_bias(x, bias))
 
 
 _FUSED: Mapping[str, tuple[Callable[..., Value], tuple[str, ...]]] = {

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from ftuner.core.dim import Dim, minimum, quotient
 from ftuner.core.dtype import BOOL, FLOAT32, HALF_DTYPES, INT64, DType
 from ftuner.frontends.onnx.context import NodeView
-from ftuner.frontends.onnx.reading import dtype_of
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, iota, scalar, tanh, where
-from ftuner.graph.checks import malformed, origin, require
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.compositions.attention import (
     after_past,
     default_scale,
@@ -31,15 +30,12 @@ def _heads(node: NodeView, x: Value, count: str) -> Value:
     """A tensor as [batch, heads, sequence, head size]."""
     if x.rank == 4:
         if node.has(count):
-            what = f"{count} is {node.integer(count)} for {x.type}"
-            require(x.shape[1], node.integer(count), what)
+            heads = node.integer(count)
+            require(x.shape[1], heads, f"{count} is {heads} for {x.type}")
         return x
     if x.rank != 3:
         raise malformed(f"attention of {x.type}; expected three axes or four")
-    heads = node.integer(count)
-    if heads < 1:
-        raise malformed(f"{count} is {heads}")
-    return split_heads(x, heads, check=False)
+    return split_heads(x, node.positive(count), check=False)
 
 
 def _repeated(x: Value, heads: Dim) -> Value:
@@ -82,9 +78,7 @@ def _positions(
         position = position + (valid - query.shape[2])
     elif past != 0:
         position = position + past
-    allowed: Value | None = None
-    if causal:
-        allowed = key <= position
+    allowed = key <= position if causal else None
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
     if left >= 0:
         allowed = _both(allowed, position + -left <= key)
@@ -111,16 +105,8 @@ def _padded_mask(mask: Value, keys: Dim) -> Value:
     return apply("pad", mask, fill, before=before, after=(*before[1:], after), mode="constant")
 
 
-def _precision(node: NodeView, dtype: DType) -> DType:
-    """The dtype that the softmax of scores is computed in."""
-    if not node.has("softmax_precision"):
-        return dtype
-    what = f"{origin()}: attribute softmax_precision"
-    return dtype_of(node.integer("softmax_precision"), what)
-
-
 def _weights(
-    node: NodeView, scores: Value, allowed: Value | None, bias: Value | None
+    node: NodeView, scores: Value, allowed: Value | None, bias: Value | None, precision: DType
 ) -> tuple[Value, Value]:
     """The masked scores, and their softmax: zero for a row that sees no key."""
     dtype = scores.dtype
@@ -128,8 +114,7 @@ def _weights(
     masked = scores if bias is None else scores + bias
     if allowed is not None:
         masked = where(allowed, masked, hidden)
-    precise = masked.cast(_precision(node, dtype))
-    weights = apply("softmax", precise, axis=3, log=False).cast(dtype)
+    weights = apply("softmax", masked.cast(precision), axis=3, log=False).cast(dtype)
     given = [node.optional(3), node.optional(6)]
     if all(v is None for v in given) and node.integer("left_window_size", -1) < 0:
         # Each query sees the first key.
@@ -144,21 +129,19 @@ def _weights(
 
 def written_out(
     node: NodeView, query: Value, key: Value, value: Value, scale: Value, allowed: Value | None,
-    bias: Value | None,
+    bias: Value | None, precision: DType,
 ) -> tuple[Value, Sequence[Value]]:  # fmt: skip
     """Attention composed of products and a softmax: the result, and the scores in each mode."""
     heads = query.shape[1]
     wide_key, wide_value = _repeated(key, heads), _repeated(value, heads)
     raw = query @ wide_key.swapped() * scale
     softcap = node.number("softcap", 0.0)
-    scores = raw
-    if softcap:
-        scores = tanh(raw * (1 / softcap)) * softcap
-    masked, weights = _weights(node, scores, allowed, bias)
+    scores = tanh(raw * (1 / softcap)) * softcap if softcap else raw
+    masked, weights = _weights(node, scores, allowed, bias, precision)
     return weights @ wide_value, (raw, scores, masked, weights)
 
 
-def _is_fused(node: NodeView, operands: Sequence[Value]) -> bool:
+def _is_fused(node: NodeView, operands: Sequence[Value], precision: DType) -> bool:
     """Whether the attention operator can compute the node: it needs no scores."""
     dtype = operands[0].dtype
     return (
@@ -166,7 +149,7 @@ def _is_fused(node: NodeView, operands: Sequence[Value]) -> bool:
         and all(v.dtype in (dtype, BOOL) for v in operands)
         and not node.gives(3)
         # The kernel computes a softmax of half precision in float32.
-        and _precision(node, dtype) in (dtype, FLOAT32 if dtype.name in HALF_DTYPES else dtype)
+        and precision in (dtype, FLOAT32 if dtype.name in HALF_DTYPES else dtype)
     )
 
 
@@ -174,9 +157,9 @@ def _is_fused(node: NodeView, operands: Sequence[Value]) -> bool:
 def _attention(
     node: NodeView, q: Value, k: Value, v: Value, mask: Value | None, past_key: Value | None,
     past_value: Value | None, valid: Value | None, qk_matmul_output_mode: int = 0,
-    is_causal: bool = False, softcap: float = 0.0,
+    is_causal: bool = False, softcap: float = 0.0, softmax_precision: DType | None = None,
 ) -> Sequence[Value]:  # fmt: skip
-    flat = q.rank == 3
+    flat, precision = q.rank == 3, softmax_precision or q.dtype
     query = _heads(node, q, "q_num_heads")
     key = _heads(node, k, "kv_num_heads")
     value = _heads(node, v, "kv_num_heads")
@@ -190,7 +173,7 @@ def _attention(
     keys = key.shape[2]
     operands = [query, key, value, *([] if mask is None else [mask])]
     scale = _scale(node, query)
-    is_fused = _is_fused(node, operands)
+    is_fused = _is_fused(node, operands, precision)
     limited = is_fused and is_causal and valid is None
     allowed = _positions(node, query, keys, past, valid, is_causal and not limited)
     bias: Value | None = None
@@ -206,7 +189,8 @@ def _attention(
         limit = past if limited else None
         result = fused(query, key, value, scale, mask, limit, softcap)
     else:
-        result, scores = written_out(node, query, key, value, scale, allowed, bias)
+        parts = query, key, value, scale, allowed, bias, precision
+        result, scores = written_out(node, *parts)
         results.append(scores[qk_matmul_output_mode])
     return [merged_heads(result) if flat else result, *results]
 
@@ -221,9 +205,7 @@ def _rotary_embedding(
         raise malformed(f"rotary embedding of {x.type}; expected three axes or four")
     heads = x
     if x.rank == 3:
-        count = node.integer("num_heads")
-        if count < 1:
-            raise malformed(f"num_heads is {count}")
+        count = node.positive("num_heads")
         heads = x.reshape((*x.shape[:2], count, quotient(x.shape[2], count)))
     turned = rotated(
         heads, (cosines, sines), positions, 2 if x.rank == 4 else 1,

@@ -7,7 +7,7 @@ import numpy as np
 from ftuner.core.dtype import CODES, FLOAT32, FLOAT64, HALF_DTYPES, INT32, UINT8
 from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Positive, onnx
 from ftuner.graph.algebra import apply, constant, gather, scalar
 from ftuner.graph.blocks import blocks_of, of_blocks, unpacked
 from ftuner.graph.checks import fitting, malformed, unsupported
@@ -39,13 +39,11 @@ def _expect_blocks(block: int) -> None:
 @onnx("MatMulNBits", domain=MICROSOFT)
 def _matmul_n_bits(
     context: Context, a: Value, b: Value, scales: Value, zero: Value | None, order: Value | None,
-    bias: Value | None, block_size: int, K: int, N: int, weight_prepacked: int = 0, bits: int = 4,
-    accuracy_level: int = 0,
+    bias: Value | None, block_size: int, K: Positive, N: Positive, weight_prepacked: int = 0,
+    bits: int = 4, accuracy_level: int = 0,
 ) -> Value:  # fmt: skip
     _expect_bits(bits)
     _expect_blocks(block_size)
-    if K < 1 or N < 1:
-        raise malformed(f"K is {K}, N is {N}")
     if order is not None:
         raise unsupported("input g_idx, blocks in an order of their own")
     if weight_prepacked:
@@ -89,8 +87,8 @@ def _product(context: Context, a: Value, weight: Array, scales: Value) -> Value:
 
 @onnx("MatMulBnb4", domain=MICROSOFT)
 def _matmul_bnb4(
-    context: Context, a: Value, b: Value, scales: Value, quant_type: int, K: int, N: int,
-    block_size: int, transB: bool = True, training_mode: int = 0,
+    context: Context, a: Value, b: Value, scales: Value, quant_type: int, K: Positive,
+    N: Positive, block_size: int, transB: bool = True, training_mode: int = 0,
 ) -> Value:  # fmt: skip
     """A weight of four bits as bitsandbytes has it: blocks of the flat weight, the first of two
     elements in the higher bits."""
@@ -100,7 +98,7 @@ def _matmul_bnb4(
     if not transB:
         raise unsupported("transB is 0")
     packed, count = context.array_of(b, "the weight").ravel(), K * N
-    if min(K, N) < 1 or b.dtype != UINT8 or packed.size != -(-count // 2):
+    if b.dtype != UINT8 or packed.size != -(-count // 2):
         raise malformed(f"the weight is {b.type} for K {K} and N {N}")
     if a.dtype.kind != "float":
         raise malformed(f"product of {a.type} and {b.type}")
@@ -159,15 +157,12 @@ def _gather(
         raise malformed(f"scales {scales.type}; expected {list(blocks)}")
     places = constant(np.arange(size) // block_size)
 
-    def rows(table: Value) -> Value:
-        return gather(table, indices)
-
     def of_elements(table: Value) -> Value:
         """What the blocks of the gathered elements have, for each element."""
-        found = rows(table)
+        found = gather(table, indices)
         return gather(found, places, found.rank - 1)
 
-    levels = _apart(rows(data), bits).cast(INT32)
+    levels = _apart(gather(data, indices), bits).cast(INT32)
     if zero is None:
         middle = scalar(1 << (bits - 1), INT32)
     else:

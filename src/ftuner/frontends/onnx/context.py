@@ -135,6 +135,21 @@ class NodeView:
             raise GraphError(f"{self.record.label}: attribute {name} is {found}; expected 0 or 1")
         return bool(found)
 
+    def positive(self, name: str, default: int | None = None) -> int:
+        """An integer attribute of one or more."""
+        found = self.integer(name, default)
+        if found < 1:
+            raise GraphError(f"{self.record.label}: {name} is {found}; expected 1 or more")
+        return found
+
+    def one_of(self, name: str, known: Iterable[str], default: str | None = None) -> str:
+        """A text attribute with few values."""
+        found = self._attribute(name, str, default)
+        if found not in known:
+            choice = ", ".join(known)
+            raise GraphError(f"{self.record.label}: {name} {found!r}; expected one of {choice}")
+        return found
+
     def number(self, name: str, default: float | None = None, finite: bool = True) -> float:
         """A float attribute; with `finite`, neither infinity nor NaN."""
         found = self._attribute(name, float, default)
@@ -157,8 +172,8 @@ class NodeView:
             raise GraphError(f"{self.record.label}: attribute {name} is not a list of integers")
         return found
 
-    def numbers(self, name: str) -> tuple[float, ...]:
-        return self._attribute(name, tuple, None)
+    def numbers(self, name: str, default: tuple[float, ...] | None = None) -> tuple[float, ...]:
+        return self._attribute(name, tuple, default)
 
     def texts(self, name: str) -> tuple[str, ...]:
         found = self._attribute(name, tuple, None)
@@ -305,16 +320,16 @@ class Context:
     def axis(self, axis: int, rank: int) -> int:
         return axis_of(axis, rank, self.builder.where)
 
-    def axes(self, axes: Iterable[int], rank: int) -> tuple[int, ...]:
-        """Axes counted from the front, in order.
+    def axes(self, axes: Iterable[int], rank: int, ordered: bool = True) -> tuple[int, ...]:
+        """Axes counted from the front, in order unless each has a parameter of its own.
 
         Raises:
             GraphError: an axis is repeated.
         """
-        found = sorted(self.axis(axis, rank) for axis in axes)
+        found = [self.axis(axis, rank) for axis in axes]
         if len(set(found)) != len(found):
             raise malformed(f"axes {found} are not different")
-        return tuple(found)
+        return tuple(sorted(found) if ordered else found)
 
     def non_zero(self, x: Value, name: str) -> Value:
         """The position of each element that is not zero, one in each column. A node that gives

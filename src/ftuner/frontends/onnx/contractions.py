@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ftuner.core.dim import minimum
 from ftuner.frontends.onnx.activations import fused_activation
 from ftuner.frontends.onnx.records import MICROSOFT
@@ -58,10 +60,10 @@ def _einsum(*xs: Value, equation: str) -> Value:
 
 
 @onnx("CDist", domain=MICROSOFT)
-def _distances(a: Value, b: Value, metric: str = "sqeuclidean") -> Value:
+def _distances(
+    a: Value, b: Value, metric: Literal["euclidean", "sqeuclidean"] = "sqeuclidean"
+) -> Value:
     """Of each row of A to each row of B, by one product: `a a + b b - 2 a b`."""
-    if metric not in ("euclidean", "sqeuclidean"):
-        raise malformed(f"metric {metric!r}; expected euclidean or sqeuclidean")
     if a.rank != 2 or b.rank != 2:
         raise malformed(f"distances of {a.type} and {b.type}; expected two axes each")
     require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")

@@ -4,11 +4,12 @@ convolution, which convolves an image of the samples of all taps."""
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from ftuner.core.dim import Shape, product, quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Dims, Positive, onnx
 from ftuner.frontends.onnx.windows import groups_of, kernel_of, window_of
 from ftuner.graph.algebra import counted, floor, iota
 from ftuner.graph.checks import expect_shape, malformed, require
@@ -27,7 +28,7 @@ from ftuner.graph.ir import Value
 @onnx("DeformConv")
 def _deform_conv(
     context: Context, node: NodeView, x: Value, w: Value, offset: Value, bias: Value | None,
-    mask: Value | None, offset_group: int = 1,
+    mask: Value | None, offset_group: Positive = 1,
 ) -> Value:  # fmt: skip
     """Samples of all taps as an image of its own, and a convolution of that."""
     rank = x.rank - 2
@@ -38,8 +39,6 @@ def _deform_conv(
     kernel = context.known(kernel_of(node, w), "the window of a deformable convolution")
     window = window_of(node, x, kernel)
     taps, samples = math.prod(kernel), product(window.extents)
-    if offset_group < 1:
-        raise malformed(f"{offset_group} groups of offsets")
     depth = quotient(channels, offset_group)
     what = f"{offset_group} groups of offsets {offset.type} for {x.type}"
     require(depth * offset_group, channels, what)
@@ -85,32 +84,22 @@ def _along(shape: Shape, axis: int, step: int) -> Value:
 # GridSample.
 
 
-_GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
-"""Modes by the names that they had before opset 20."""
-
-
 @onnx("GridSample")
 def _grid_sample(
-    node: NodeView, x: Value, grid: Value, padding_mode: str = "zeros",
+    x: Value, grid: Value, padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
     align_corners: bool = False,
+    mode: Literal["linear", "nearest", "cubic", "bilinear", "bicubic"] = "linear",
 ) -> Value:  # fmt: skip
-    mode = node.text("mode", "bilinear" if node.opset < 20 else "linear")
-    mode = _GRID_MODES.get(mode, mode)
-    for found, known in ((mode, ("linear", "nearest", "cubic")),
-                         (padding_mode, ("zeros", "border", "reflection"))):  # fmt: skip
-        if found not in known:
-            raise malformed(f"{found!r}; expected one of {', '.join(known)}")
-    return sampling.grid_samples(x, grid, mode, padding_mode, align_corners)
+    """`bilinear` and `bicubic` are the names of modes before opset 20."""
+    return sampling.grid_samples(x, grid, mode.removeprefix("bi"), padding_mode, align_corners)
 
 
 @onnx("AffineGrid")
-def _affine_grid(context: Context, theta: Value, size: Value, align_corners: bool = False) -> Value:
-    sizes = context.dims_of(size, "the size")
+def _affine_grid(theta: Value, sizes: Dims, align_corners: bool = False) -> Value:
     rank = len(sizes) - 2
     if theta.rank != 3 or rank not in (2, 3):
         raise malformed(f"a grid of {list(sizes)} by {theta.type}")
-    what = f"a grid of {list(sizes)} by {theta.type}"
-    expect_shape(theta, (sizes[0], rank, rank + 1), what)
+    expect_shape(theta, (sizes[0], rank, rank + 1), f"a grid of {list(sizes)} by {theta.type}")
     turned = theta.swapped()
 
     def column(number: int) -> Value:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ftuner.core.dtype import INT32
 from ftuner.frontends.onnx.context import NodeView
-from ftuner.frontends.onnx.quantised import levels_of
-from ftuner.frontends.onnx.quantised_products import scalar_of
+from ftuner.frontends.onnx.quantised import levels_of, scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import Epsilon, onnx
 from ftuner.graph.algebra import apply, equal, gather, iota, scalar

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from ftuner.core.dim import Dim, maximum, quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context
+from ftuner.frontends.onnx.indexing import written_from
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.selecting import written_from
-from ftuner.frontends.onnx.signatures import Gives, onnx
+from ftuner.frontends.onnx.signatures import Gives, Positive, onnx
 from ftuner.graph.algebra import apply, counted, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, origin, require, unsupported
 from ftuner.graph.compositions.attention import (
@@ -69,8 +69,8 @@ def _grouped_query(
     context: Context, gives: Gives, q: Value, k: Value | None, v: Value | None,
     past_key: Value | None, past_value: Value | None, last: Value, length: Value,
     cosines: Value | None, sines: Value | None, given: Value | None, bias: Value | None,
-    sinks: Value | None, k_scale: Value | None, v_scale: Value | None, num_heads: int,
-    kv_num_heads: int, do_rotary: bool = False, softcap: float = 0.0,
+    sinks: Value | None, k_scale: Value | None, v_scale: Value | None, num_heads: Positive,
+    kv_num_heads: Positive, do_rotary: bool = False, softcap: float = 0.0,
     rotary_interleaved: bool = False, scale: float = 0.0, local_window_size: int = -1,
     smooth_softmax: int = 0, qk_output: int = 0, kv_cache_bit_width: int = 0,
     k_quant_type: str = "", v_quant_type: str = "",
@@ -82,7 +82,7 @@ def _grouped_query(
             raise unsupported(f"attribute {name} is {asked}")
     if gives(3):
         raise unsupported("output output_qk")
-    if num_heads < 1 or kv_num_heads < 1 or num_heads % kv_num_heads:
+    if num_heads % kv_num_heads:
         raise malformed(f"{num_heads} heads of queries for {kv_num_heads} of keys")
     if not 0 <= softcap < math.inf:
         raise malformed(f"softcap is {softcap}; expected a finite number, zero or more")

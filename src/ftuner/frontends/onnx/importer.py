@@ -167,7 +167,8 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     context = Context(Builder(dims), exact, block=block)
     scope: Scope = {"": None}
     inputs = []
-    for record in _distinct(model):
+    _expect_distinct(model.graph)
+    for record in model.inputs:
         value = context.builder.input(record.name, record.dtype, shape_of(record, context.names))
         inputs.append(value)
         scope[record.name] = value
@@ -204,13 +205,12 @@ def import_record(model: ModelRecord, answers: Sequence[Answer] = ()) -> Importe
     )
 
 
-def _distinct(model: ModelRecord) -> tuple[InputRecord, ...]:
-    """The inputs. Raises GraphError unless inputs and outputs have distinct, non-empty names."""
-    for what, names in (("inputs", model.graph.inputs), ("outputs", model.graph.outputs)):
+def _expect_distinct(graph: GraphRecord) -> None:
+    """Raises GraphError unless inputs and outputs have distinct, non-empty names."""
+    for what, names in (("inputs", graph.inputs), ("outputs", graph.outputs)):
         for name, count in Counter(names).items():
             if count > 1 or not name:
                 raise GraphError(f"{count} {what} of the model are named {name!r}")
-    return model.inputs
 
 
 def shape_of(record: InputRecord, names: Names) -> Shape:

@@ -1,17 +1,29 @@
-"""Operators that select elements: by run-time indices, by order."""
+"""Operators that select or place elements, by run-time indices, order or condition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 from ftuner.core.dim import Dim, Shape, product
-from ftuner.core.dtype import BOOL, INT64
+from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply, concat, constant, equal, gather, iota, isnan, where
-from ftuner.graph.checks import expect_shape, malformed, origin, unsupported
+from ftuner.frontends.onnx.signatures import Axis, Number, Sizes, onnx
+from ftuner.graph.algebra import (
+    apply,
+    apply_many,
+    concat,
+    constant,
+    equal,
+    gather,
+    iota,
+    isnan,
+    scalar,
+    where,
+)
+from ftuner.graph.checks import expect_shape, malformed, origin, require, unsupported
 from ftuner.graph.ir import Value
 from ftuner.graph.operators import OPERATORS
 
@@ -20,8 +32,7 @@ _BEYOND = 1 << 62
 
 
 @onnx("Gather")
-def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
-    axis = context.axis(axis, x.rank)
+def _gather(x: Value, indices: Value, axis: Axis = 0) -> Value:
     extent, constant = x.shape[axis], indices.constant
     if constant is not None and indices.dtype.kind == "int" and isinstance(extent, int):
         index = int(constant.flat[0]) if constant.size == 1 else extent
@@ -33,8 +44,7 @@ def _gather(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
 
 
 @onnx("GatherElements")
-def _gather_elements(context: Context, x: Value, indices: Value, axis: int = 0) -> Value:
-    axis = context.axis(axis, x.rank)
+def _gather_elements(x: Value, indices: Value, axis: Axis = 0) -> Value:
     return apply("gather_elements", x, indices, axis=axis, node=origin())
 
 
@@ -55,27 +65,22 @@ def _expect_depth(indices: Value) -> None:
 _COMBINE = {"none": "none", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 
 
-def _combination(reduction: str) -> str:
-    if reduction not in _COMBINE:
-        raise malformed(f"reduction is {reduction!r}; expected one of {tuple(_COMBINE)}")
-    return _COMBINE[reduction]
-
-
 @onnx("Scatter", "ScatterElements")
 def _scatter_elements(
-    context: Context, x: Value, indices: Value, updates: Value, axis: int = 0,
-    reduction: str = "none",
+    x: Value, indices: Value, updates: Value, axis: Axis = 0,
+    reduction: Literal["none", "add", "mul", "max", "min"] = "none",
 ) -> Value:  # fmt: skip
-    return apply(
-        "scatter_elements", x, indices, updates, axis=context.axis(axis, x.rank),
-        kind=_combination(reduction), node=origin(),
-    )  # fmt: skip
+    kind = _COMBINE[reduction]
+    return apply("scatter_elements", x, indices, updates, axis=axis, kind=kind, node=origin())
 
 
 @onnx("ScatterND")
-def _scatter_nd(x: Value, indices: Value, updates: Value, reduction: str = "none") -> Value:
+def _scatter_nd(
+    x: Value, indices: Value, updates: Value,
+    reduction: Literal["none", "add", "mul", "max", "min"] = "none",
+) -> Value:  # fmt: skip
     _expect_depth(indices)
-    return apply("scatter_nd", x, indices, updates, kind=_combination(reduction), node=origin())
+    return apply("scatter_nd", x, indices, updates, kind=_COMBINE[reduction], node=origin())
 
 
 def _hot_positions(context: Context, indices: Value, extent: Dim) -> Value:
@@ -109,10 +114,10 @@ def _one_hot(
 
 
 @onnx("Trilu")
-def _trilu(context: Context, x: Value, given: Value | None, upper: bool = True) -> Value:
+def _trilu(context: Context, x: Value, diagonal: Number | None, upper: bool = True) -> Value:
     if x.rank < 2:
         raise malformed(f"a triangle of {x.type}")
-    offset = 0 if given is None else context.dim_of(given, "the diagonal")
+    offset = 0 if diagonal is None else diagonal
     row = iota(x.shape[-2], 0, 2)
     column = iota(x.shape[-1], 1, 2)
     if isinstance(offset, int):
@@ -141,22 +146,15 @@ def _cumulative(
 
 
 @onnx("TopK", since=10)
-def _top_k(
-    context: Context, x: Value, given: Value, axis: int = -1, largest: bool = True
-) -> Sequence[Value]:
-    (k, *others) = context.shape_of(given, "k") or (0, 0)
-    if others:
-        raise malformed(f"k is {given.type}; expected one element")
-    axis = context.axis(axis, x.rank)
-    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
+def _top_k(x: Value, k: Sizes, axis: Axis = -1, largest: bool = True) -> Sequence[Value]:
+    if len(k) != 1:
+        raise malformed(f"k is {list(k)}; expected one element")
+    return apply_many("top_k", x, axis=axis, k=k[0], largest=largest)
 
 
 @onnx("TopK")
-def _top_k_by_attribute(
-    context: Context, x: Value, k: int, axis: int = -1, largest: bool = True
-) -> Sequence[Value]:
-    axis = context.axis(axis, x.rank)
-    return context.builder.add_many("top_k", x, axis=axis, k=k, largest=largest)
+def _top_k_by_attribute(x: Value, k: int, axis: Axis = -1, largest: bool = True) -> Sequence[Value]:
+    return apply_many("top_k", x, axis=axis, k=k, largest=largest)
 
 
 def non_zero(context: Context, node: NodeView, x: Value) -> Value:
@@ -183,3 +181,80 @@ def _positions(shape: Shape, everywhere: bool) -> Value:
 @onnx("NonZero")
 def _non_zero(context: Context, node: NodeView, x: Value) -> Value:
     return non_zero(context, node, x)
+
+
+@onnx("Compress")
+def _compress(
+    context: Context, node: NodeView, x: Value, condition: Value, axis: Axis | None = None
+) -> Value:
+    """The elements along an axis, or of the whole tensor, where a condition holds."""
+    if condition.rank != 1 or condition.dtype != BOOL:
+        raise malformed(f"a condition {condition.type}; expected booleans along one axis")
+    if axis is None:
+        x, axis = x.reshape((product(x.shape),)), 0
+    found = non_zero(context, node, condition)
+    return gather(x, found.reshape((found.shape[1],)), axis)
+
+
+@onnx("EyeLike")
+def _eye_like(x: Value, k: int = 0, dtype: DType | None = None) -> Value:
+    if x.rank != 2:
+        raise malformed(f"{x.type}; expected two axes")
+    # All diagonals beyond the matrix are equivalent, and the sums must fit 64 bits.
+    row = iota(x.shape[0], 0, 2) + max(min(k, _BEYOND), -_BEYOND)
+    return equal(row, iota(x.shape[1], 1, 2)).cast(dtype or x.dtype)
+
+
+@onnx("ReverseSequence")
+def _reverse_sequence(x: Value, lengths: Value, time_axis: int = 0, batch_axis: int = 1) -> Value:
+    """The first elements of each sequence of a batch, as many as its length, in reverse order."""
+    if x.rank < 2 or sorted((time_axis, batch_axis)) != [0, 1]:
+        raise malformed(f"batch axis {batch_axis} and time axis {time_axis} of {x.type}")
+    if lengths.rank != 1 or lengths.dtype.kind != "int":
+        raise malformed(f"lengths {lengths.type}; expected integers along one axis")
+    require(lengths.shape[0], x.shape[batch_axis], f"lengths {lengths.type}")
+    turned = (1, 0, *range(2, x.rank))
+    if time_axis == 0:
+        x = x.transpose(turned)
+    length = lengths.cast(INT64).unsqueeze([1])
+    step = iota(x.shape[1], 1, 2)
+    # A length beyond the sequence is an index out of range, and so is one below zero.
+    length = where(length < 0, x.shape[1] + 1, length)
+    at = where(step < length, length + -1 - step, step).unsqueeze([2])
+    found = apply("gather_nd", x, at, batch_dims=1, node=origin())
+    return found.transpose(turned) if time_axis == 0 else found
+
+
+@onnx("TensorScatter")
+def _tensor_scatter(
+    cache: Value, update: Value, start: Value | None,
+    mode: Literal["linear", "circular"] = "linear", axis: Axis = -2,
+) -> Value:  # fmt: skip
+    """A cache with an update written along an axis, from a position of each sequence on."""
+    return written_from(cache, update, start, axis, mode == "circular")
+
+
+def written_from(
+    cache: Value, update: Value, start: Value | None, axis: int, circular: bool = False
+) -> Value:
+    """A cache with an update written along an axis, from a position of each sequence on, or from
+    the first one."""
+    what = f"an update {update.type} of {cache.type}"
+    if axis == 0 or update.rank != cache.rank:
+        raise malformed(f"{what} along axis {axis}")
+    if start is None:
+        start = scalar(0, INT64).broadcast(cache.shape[:1])
+    elif start.rank != 1 or start.dtype.kind != "int":
+        raise malformed(f"positions {start.type}; expected integers along one axis")
+    return apply(
+        "write_rows", cache, start.cast(INT64), update, axis=axis, circular=circular,
+        node=origin(),
+    )  # fmt: skip
+
+
+@onnx("Unique")
+def _unique(
+    context: Context, node: NodeView, x: Value, axis: Axis | None = None, sorted: bool = True
+) -> Sequence[Value]:
+    count = context.names.fresh(f"{next(filter(None, node.record.outputs), 'unique')}_count")
+    return context.builder.add_many("unique", x, axis=axis, ordered=sorted, count=str(count))

@@ -15,18 +15,12 @@ from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, equal, iota, scalar, where, zero_padded
 from ftuner.graph.checks import expect_shape, malformed, require, unsupported
 from ftuner.graph.compositions.attention import after_past, default_scale, merged_heads, split_heads
+from ftuner.graph.compositions.windows import with_bias
 from ftuner.graph.ir import Value
 from ftuner.graph.operator import expect_within
 
 _MASKED = -10000.0
 """Default addend of scores of masked keys."""
-
-
-def _head_count(node: NodeView) -> int:
-    heads = node.integer("num_heads")
-    if heads < 1:
-        raise malformed(f"num_heads is {heads}")
-    return heads
 
 
 def _padding(context: Context, node: NodeView, mask: Value, query: Value, keys: Dim) -> Value:
@@ -115,7 +109,7 @@ def _of_projection(
     for name in ("past_present_share_buffer", "do_rotary"):
         if node.flag(name):
             raise unsupported(f"attribute {name} is 1, which onnxruntime's CPU lacks too")
-    heads = _head_count(node)
+    heads = node.positive("num_heads")
     query, key, value = (split_heads(x, heads) for x in qkv.pieces(2, sizes))
     before: Dim = 0
     if past is not None:
@@ -129,14 +123,6 @@ def _of_projection(
     if not node.gives(1):
         return [result]
     return [result, concat([x.unsqueeze([0]) for x in (key, value)], 0)]
-
-
-def _with_bias(x: Value, bias: Value | None) -> Value:
-    if bias is None:
-        return x
-    what = f"the bias {bias.type} of {x.type}"
-    expect_shape(bias, (x.shape[-1],), what)
-    return x + bias
 
 
 @onnx("Attention", domain=MICROSOFT)
@@ -154,7 +140,7 @@ def _attention(
         raise malformed(f"qkv_hidden_sizes is {list(sizes)}; expected three numbers")
     whole = sizes[0] + sizes[1] + sizes[2]
     require(whole, columns, f"queries, keys and values of {weight.type}")
-    qkv = _with_bias(x @ weight, bias)
+    qkv = with_bias(x @ weight, bias)
     return _of_projection(context, node, qkv, sizes, mask, past, addend)
 
 
@@ -168,13 +154,13 @@ def _qattention(
     qkv = integer_product_as_float(x, weight, x_scale, scale, x_zero, zero, None)
     if qkv.rank != 3:
         raise malformed(f"attention of {x.type}")
-    qkv = _with_bias(qkv, bias)
+    qkv = with_bias(qkv, bias)
     return _of_projection(context, node, qkv, [quotient(qkv.shape[2], 3)] * 3, mask, past, None)
 
 
 @onnx("MultiHeadAttention", domain=MICROSOFT)
 def _multi_head(context: Context, node: NodeView) -> Sequence[Value]:
-    heads = _head_count(node)
+    heads = node.positive("num_heads")
     query, key, value, bias, padding, addend, old_key, old_value = (
         node.optional(i) for i in range(8)
     )

@@ -12,10 +12,11 @@ from ftuner.core.dim import quotient
 from ftuner.core.dtype import INT64
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.signatures import Epsilon, FloatDType, Gives, onnx
+from ftuner.frontends.onnx.signatures import Axis, Epsilon, FloatDType, Gives, Positive, onnx
 from ftuner.graph.algebra import apply, counted, equal, iota, sqrt, where, zero_padded
 from ftuner.graph.checks import expect_shape, fitting, malformed, require, unsupported
 from ftuner.graph.compositions.normalising import centre, normal, scaled_channels
+from ftuner.graph.compositions.windows import with_bias
 from ftuner.graph.ir import Value
 
 # Norms of the last axes.
@@ -50,20 +51,18 @@ def _statistics(gives: Gives, x: Value, axis: int, epsilon: float) -> list[Value
 
 @onnx("LayerNormalization")
 def _layer_norm(
-    context: Context, gives: Gives, x: Value, scale: Value, bias: Value | None,
-    axis: int = -1, epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
+    gives: Gives, x: Value, scale: Value, bias: Value | None, axis: Axis = -1,
+    epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
 ) -> Sequence[Value]:  # fmt: skip
-    axis = context.axis(axis, x.rank)
     result = _norm(x, [scale, bias], axis, epsilon, rms=False)
     return [result, *_statistics(gives, x, axis, epsilon)]
 
 
 @onnx("RMSNormalization", "SimplifiedLayerNormalization")
 def _rms_norm(
-    context: Context, gives: Gives, x: Value, scale: Value, axis: int = -1,
-    epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
+    gives: Gives, x: Value, scale: Value, axis: Axis = -1, epsilon: Epsilon = 1e-5,
+    stash_type: FloatDType | None = None,
 ) -> Sequence[Value]:  # fmt: skip
-    axis = context.axis(axis, x.rank)
     result = _norm(x, [scale], axis, epsilon, rms=True)
     return [result, *([_deviation(x, range(axis, x.rank), epsilon)] if gives(1) else [])]
 
@@ -79,13 +78,11 @@ def _skipped(
     # The whole batch may share one skip matrix.
     for have, wanted in zip(skip.shape[-2:], x.shape[-2:], strict=True):
         require(have, wanted, what)
-    total = x + fitting(skip, x, "a skipped")
-    for row in (bias, *parameters):
-        if row is not None and row.rank != 1:
-            raise malformed(f"a scale or bias {row.type} for {x.type}")
+    total = with_bias(x + fitting(skip, x, "a skipped"), bias)
+    for row in parameters:
         if row is not None:
-            require(row.shape[0], x.shape[-1], f"scale or bias of {x.type}")
-    return total if bias is None else total + bias
+            expect_shape(row, x.shape[-1:], f"a scale or bias {row.type} for {x.type}")
+    return total
 
 
 @onnx("SkipLayerNormalization", domain=MICROSOFT)
@@ -152,13 +149,13 @@ def _instance_norm(x: Value, scale: Value, bias: Value, epsilon: Epsilon = 1e-5)
 
 @onnx("GroupNormalization")
 def _group_norm(
-    node: NodeView, x: Value, scale: Value, bias: Value, num_groups: int,
+    node: NodeView, x: Value, scale: Value, bias: Value, num_groups: Positive,
     epsilon: Epsilon = 1e-5, stash_type: FloatDType | None = None,
 ) -> Value:  # fmt: skip
     if x.rank < 2:
         raise malformed(f"a norm of groups of channels of {x.type}, which has none")
     channels = x.shape[1]
-    if num_groups < 1 or (isinstance(channels, int) and channels % num_groups):
+    if isinstance(channels, int) and channels % num_groups:
         raise malformed(f"{num_groups} groups of {channels} channels")
     shape = (x.shape[0], num_groups, quotient(channels, num_groups), *x.shape[2:])
     found = normal(x.wide().reshape(shape), range(2, len(shape)), epsilon)
@@ -177,20 +174,20 @@ def _mean_variance_norm(context: Context, x: Value, axes: tuple[int, ...] = (0, 
 
 
 @onnx("LpNormalization")
-def _lp_norm(context: Context, x: Value, axis: int = -1, p: int = 2) -> Value:
+def _lp_norm(x: Value, axis: Axis = -1, p: int = 2) -> Value:
     if p not in (1, 2):
         raise malformed(f"p is {p}; expected 1 or 2")
-    length = (abs(x) if p == 1 else x * x).reduce("sum", [context.axis(axis, x.rank)])
+    length = (abs(x) if p == 1 else x * x).reduce("sum", [axis])
     length = length if p == 1 else sqrt(length)
     return where(equal(length, 0), 0, x / length)
 
 
 @onnx("LRN")
 def _local_response_norm(
-    x: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
+    x: Value, size: Positive, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0
 ) -> Value:
     """Each element relative to the squares of the channels around its own."""
-    if x.rank < 2 or size < 1:
+    if x.rank < 2:
         raise malformed(f"a norm of {size} channels of {x.type}")
     wide = x.wide()
     # Channels that are not there read a zero after the last.

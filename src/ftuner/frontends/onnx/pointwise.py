@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial, reduce
+from typing import Literal
 
 from ftuner.core.dtype import BOOL, FLOAT64, INT64, DType
 from ftuner.core.functions import SCALAR_FUNCTIONS
@@ -11,7 +12,7 @@ from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import Unbounded, onnx
 from ftuner.graph.algebra import apply, isinf, scalar, where
-from ftuner.graph.checks import malformed, origin, require
+from ftuner.graph.checks import origin, require
 from ftuner.graph.ir import Value
 
 
@@ -110,9 +111,7 @@ def _clip_by_attributes(
 
 
 @onnx("BitShift")
-def _bit_shift(x: Value, y: Value, direction: str) -> Value:
-    if direction not in ("LEFT", "RIGHT"):
-        raise malformed(f"direction is {direction!r}; expected 'LEFT' or 'RIGHT'")
+def _bit_shift(x: Value, y: Value, direction: Literal["LEFT", "RIGHT"]) -> Value:
     return apply(f"shift_{direction.lower()}", x, y)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import minimum, product
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import NodeView
 from ftuner.frontends.onnx.records import MICROSOFT, NCHWC
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Dims, Positive, onnx
 from ftuner.frontends.onnx.windows import pads_of, positive_integers, window_of
 from ftuner.graph.algebra import apply, scalar, sqrt
 from ftuner.graph.checks import expect_shape, malformed, origin, require
@@ -50,9 +50,8 @@ def _nhwc_max_pool(node: NodeView, x: Value) -> Value:
 
 @onnx("MaxUnpool")
 def _max_unpool(
-    context: Context, node: NodeView, x: Value, numbers: Value, given: Value | None,
-    kernel_shape: tuple[int, ...],
-) -> Value:  # fmt: skip
+    node: NodeView, x: Value, numbers: Value, sizes: Dims | None, kernel_shape: tuple[int, ...]
+) -> Value:
     """Zeros but for elements of x at given numbers of the result of a pool's operand."""
     rank = x.rank - 2
     if rank < 1 or len(kernel_shape) != rank or min(kernel_shape) < 1 or numbers.rank != x.rank:
@@ -69,9 +68,8 @@ def _max_unpool(
     at, updates = numbers.reshape(count), x.reshape(count)
     found = apply("scatter_elements", flat, at, updates, axis=0, kind="none", node=origin())
     result = found.reshape(tuple(shape))
-    if given is None:
+    if sizes is None:
         return result
-    sizes = context.dims_of(given, "the shape")
     if len(sizes) != x.rank:
         raise malformed(f"the shape {list(sizes)} for {x.type}")
     # What is found is the beginning of the given shape.
@@ -92,14 +90,12 @@ def _average_pool(
 
 
 @onnx("LpPool")
-def _lp_pool(node: NodeView, x: Value, p: int = 2) -> Value:
+def _lp_pool(node: NodeView, x: Value, p: Positive = 2) -> Value:
     window = _pool_window(node, x)
     return together(_root(reduced(_power(apart(x), p), window, "sum"), p), x)
 
 
 def _power(x: Value, p: int) -> Value:
-    if p < 1:
-        raise malformed(f"p is {p}; expected 1 or more")
     return x * x if p == 2 else abs(x) if p == 1 else abs(x) ** p
 
 
@@ -131,5 +127,5 @@ def _global_max(x: Value) -> Value:
 
 
 @onnx("GlobalLpPool")
-def _global_lp(x: Value, p: int = 2) -> Value:
+def _global_lp(x: Value, p: Positive = 2) -> Value:
     return _root(_power(x, p).reduce("sum", _spatial(x)), p)

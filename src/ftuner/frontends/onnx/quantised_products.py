@@ -14,23 +14,16 @@ import numpy as np
 
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from ftuner.frontends.onnx.context import NodeView
-from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of, rounded
+from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of, rounded, scalar_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.frontends.onnx.windows import groups_of, kernel_of, window_of
-from ftuner.graph.checks import fitting, malformed, require
+from ftuner.graph.checks import fitting, malformed
 from ftuner.graph.compositions.windows import channels_first, channels_last, convolved, with_bias
 from ftuner.graph.ir import Value
 
 _LARGEST_LEVEL = 255
 """Magnitude of an 8-bit level less its zero point."""
-
-
-def scalar_of(parameter: Value, what: str) -> Value:
-    """A scale or zero point of a whole tensor, without axes. It is one element of any rank."""
-    for extent in parameter.shape:
-        require(extent, 1, f"{what} is {parameter.type}; expected one element")
-    return parameter.reshape(())
 
 
 def _of_matrix(parameter: Value, x: Value, axis: int, what: str) -> Value:

@@ -58,7 +58,6 @@ PACKED = {"int4": INT8, "uint4": UINT8}
 """Dtypes of which a byte holds two elements, and those that hold them here."""
 PACKED_READERS = frozenset({"DequantizeLinear"})
 """Operators to which it is the same whether integers are held in 4 or 8 bits."""
-_ATTRIBUTE_NUMBERS = {"FLOAT": "f", "INT": "i", "FLOATS": "floats", "INTS": "ints"}
 
 
 def load(
@@ -302,20 +301,18 @@ class _Reader:
         return OutputRecord(name, found.dtype.name, found.dims)
 
     def node(self, node: onnx.NodeProto) -> NodeRecord:
+        attributes: dict[str, Attribute] = {}
         record = NodeRecord(
             text_of(node.op_type), domain_of(node.domain), text_of(node.name),
-            tuple(map(text_of, node.input)), tuple(map(text_of, node.output)), {},
+            tuple(map(text_of, node.input)), tuple(map(text_of, node.output)), attributes,
         )  # fmt: skip
-        attributes: dict[str, Attribute] = {}
         for attribute in node.attribute:
             if attribute.name in attributes:
                 raise GraphError(f"{record.label}: attribute {attribute.name} is there twice")
             attributes[text_of(attribute.name)] = self.attribute(
                 attribute, record.label, record.domain == LEARNING
             )
-        return NodeRecord(
-            record.op, record.domain, record.name, record.inputs, record.outputs, attributes
-        )
+        return record
 
     def attribute(
         self, attribute: onnx.AttributeProto, label: str, learning: bool = False
@@ -331,10 +328,9 @@ class _Reader:
             if count > most:
                 raise GraphError(f"{what} has {count} elements; at most {most}")
         if kind in ("FLOAT", "INT"):
-            number: Attribute = getattr(attribute, _ATTRIBUTE_NUMBERS[kind])
-            return number
+            return attribute.f if kind == "FLOAT" else attribute.i
         if kind in ("FLOATS", "INTS"):
-            return tuple(getattr(attribute, _ATTRIBUTE_NUMBERS[kind]))
+            return tuple(getattr(attribute, kind.lower()))
         try:
             if kind == "STRING":
                 return attribute.s.decode()

@@ -3,9 +3,11 @@ columns."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ftuner.core.dim import Dim, maximum, minimum, product, quotient
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Dims, Integers, Positive, onnx
 from ftuner.frontends.onnx.windows import pads_of, positive_integers
 from ftuner.graph.algebra import apply, scalar
 from ftuner.graph.checks import malformed, require
@@ -14,19 +16,18 @@ from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 
 
-def _image(x: Value, edge: int, mode: str) -> Value:
-    """An image, channels last. `edge`: of its blocks. `mode`: the order in which channels are
-    numbered, the place in the block first (DCR) or last (CRD)."""
-    if x.rank != 4 or edge < 1:
+def _image(x: Value, edge: int) -> Value:
+    """An image, channels last. `edge`: of its blocks."""
+    if x.rank != 4:
         raise malformed(f"blocks of {edge} by {edge} of {x.type}")
-    if mode not in ("DCR", "CRD"):
-        raise malformed(f"mode {mode!r}; expected DCR or CRD")
     return channels_last(x)
 
 
 @onnx("DepthToSpace")
-def _depth_to_space(x: Value, blocksize: int, mode: str = "DCR") -> Value:
-    edge, image = blocksize, _image(x, blocksize, mode)
+def _depth_to_space(x: Value, blocksize: Positive, mode: Literal["DCR", "CRD"] = "DCR") -> Value:
+    """`mode`: the order in which channels are numbered, the place in the block first (DCR) or last
+    (CRD)."""
+    edge, image = blocksize, _image(x, blocksize)
     batch, height, width, channels = image.shape
     depth = quotient(channels, edge * edge)
     require(depth * edge * edge, channels, f"{channels} channels as blocks")
@@ -37,8 +38,8 @@ def _depth_to_space(x: Value, blocksize: int, mode: str = "DCR") -> Value:
 
 
 @onnx("SpaceToDepth")
-def _space_to_depth(x: Value, blocksize: int, mode: str = "DCR") -> Value:
-    edge, image = blocksize, _image(x, blocksize, mode)
+def _space_to_depth(x: Value, blocksize: Positive, mode: Literal["DCR", "CRD"] = "DCR") -> Value:
+    edge, image = blocksize, _image(x, blocksize)
     batch, height, width, channels = image.shape
     rows, columns = quotient(height, edge), quotient(width, edge)
     for count, extent in ((rows, height), (columns, width)):
@@ -50,10 +51,8 @@ def _space_to_depth(x: Value, blocksize: int, mode: str = "DCR") -> Value:
 
 
 @onnx("CenterCropPad")
-def _centre(context: Context, node: NodeView, x: Value, shape: Value) -> Value:
-    sizes = context.dims_of(shape, "the shape")
-    axes = [context.axis(a, x.rank) for a in node.integers("axes", tuple(range(x.rank)))]
-    context.axes(axes, x.rank)
+def _centre(context: Context, node: NodeView, x: Value, sizes: Dims) -> Value:
+    axes = context.axes(node.integers("axes", tuple(range(x.rank))), x.rank, ordered=False)
     if len(sizes) != len(axes):
         raise malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
     if any(isinstance(n, int) and n < 0 for n in sizes):
@@ -74,15 +73,11 @@ def _centre(context: Context, node: NodeView, x: Value, shape: Value) -> Value:
 
 
 @onnx("Col2Im")
-def _from_columns(
-    context: Context, node: NodeView, x: Value, image_shape: Value, block_shape: Value
-) -> Value:
+def _from_columns(node: NodeView, x: Value, sizes: Dims, kernel: Integers) -> Value:
     """Col2Im: each element of the image is the sum of the blocks that have it.
 
     Tap k of block b is the element `b * stride + k * dilation - begin` along an axis.
     """
-    sizes = context.dims_of(image_shape, "the shape of the image")
-    kernel = context.integers_of(block_shape, "the shape of a block")
     rank = len(sizes)
     if x.rank != 3 or rank < 1 or len(kernel) != rank or min(kernel, default=1) < 1:
         raise malformed(f"blocks {list(kernel)} of an image {list(sizes)} from {x.type}")

@@ -105,29 +105,6 @@ class Variant(NamedTuple):
         return "; ".join(texts)
 
 
-def variant_of(
-    inputs: Sequence[InputRecord], shapes: Mapping[str, Sequence[int]]
-) -> Variant | None:
-    """Return the variant that shapes of inputs need; None for the model as its file has it.
-
-    Raises:
-        InputError: no shape for an input of which the file has none.
-    """
-    ranks, extents = [], dict[str, set[int]]()
-    for record in inputs:
-        shape = shapes.get(record.name)
-        if record.dims is None:
-            if shape is None:
-                raise InputError(f"input {record.name} has no shape in the file; give one")
-            ranks.append((record.name, len(shape)))
-        elif shape is not None and len(shape) == len(record.dims):
-            for axis, extent in enumerate(shape):
-                if name := record.symbol(axis):
-                    extents.setdefault(name, set()).add(extent)
-    apart = frozenset(name for name, found in extents.items() if len(found) > 1)
-    return Variant(tuple(ranks), apart) if ranks or apart else None
-
-
 @dataclass(frozen=True)
 class GraphRecord:
     """The graph of a model, or one within a node, which may read the values around it."""
@@ -200,8 +177,24 @@ class ModelRecord:
         return frozenset(name for name, n in names.items() if name is not None and n > 1)
 
     def variant(self, shapes: Mapping[str, Sequence[int]]) -> Variant | None:
-        """Return the variant that shapes of its inputs need, as `variant_of`."""
-        return variant_of(self.inputs, shapes)
+        """Return the variant that shapes of its inputs need; None for the model as its file has it.
+
+        Raises:
+            InputError: no shape for an input of which the file has none.
+        """
+        ranks, extents = [], dict[str, set[int]]()
+        for record in self.inputs:
+            shape = shapes.get(record.name)
+            if record.dims is None:
+                if shape is None:
+                    raise InputError(f"input {record.name} has no shape in the file; give one")
+                ranks.append((record.name, len(shape)))
+            elif shape is not None and len(shape) == len(record.dims):
+                for axis, extent in enumerate(shape):
+                    if name := record.symbol(axis):
+                        extents.setdefault(name, set()).add(extent)
+        apart = frozenset(name for name, found in extents.items() if len(found) > 1)
+        return Variant(tuple(ranks), apart) if ranks or apart else None
 
     def varied(self, variant: Variant | None) -> ModelRecord:
         """The model whose inputs are such."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from ftuner.core.dim import Dim, Shape
-from ftuner.core.dtype import INT32
-from ftuner.core.frozen import dataclass
+from ftuner.core.dtype import FLOAT32, INT8, INT32
 from ftuner.core.recurrence import ACTIVATIONS_OF, GATES, PEEPHOLES, Activation, Cell
 from ftuner.frontends.onnx.context import NodeView
+from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
+from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
-from ftuner.graph.algebra import apply_many, concat, scalar
-from ftuner.graph.checks import malformed, require
-from ftuner.graph.ir import Value
+from ftuner.graph.algebra import apply_many, concat, constant, scalar
+from ftuner.graph.checks import expect_shape, malformed, require
+from ftuner.graph.ir import Array, Value
 
 Kind = Literal["lstm", "gru", "rnn"]
 DIRECTIONS: Mapping[str, tuple[bool, ...]] = {
@@ -29,45 +32,24 @@ DEFAULTS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class _Function:
-    """An activation of ONNX: its name in `core.recurrence`, and the defaults of its parameters;
-    None for one that must be given."""
-
-    name: str
-    parameters: Mapping[str, float | None]
-
-
-_FUNCTIONS: Mapping[str, _Function] = {
-    "affine": _Function("affine", {"alpha": None, "beta": None}),
-    "elu": _Function("elu", {"alpha": 1.0}),
-    "hardsigmoid": _Function("hard_sigmoid", {"alpha": 0.20000000298023223876953125, "beta": 0.5}),
-    "leakyrelu": _Function("leaky_relu", {"alpha": 0.00999999977648258209228515625}),
-    "relu": _Function("relu", {}),
-    "scaledtanh": _Function("scaled_tanh", {"alpha": None, "beta": None}),
-    "sigmoid": _Function("sigmoid", {}),
-    "softplus": _Function("softplus", {}),
-    "softsign": _Function("softsign", {}),
-    "tanh": _Function("tanh", {}),
-    "thresholdedrelu": _Function("thresholded_relu", {"alpha": 1.0}),
-}
-"""By name in lower case, as onnxruntime reads them."""
+_PARAMETERS: Mapping[str, Mapping[str, float | None]] = {
+    "affine": {"alpha": None, "beta": None}, "elu": {"alpha": 1.0},
+    "hard_sigmoid": {"alpha": 0.20000000298023223876953125, "beta": 0.5},
+    "leaky_relu": {"alpha": 0.00999999977648258209228515625},
+    "scaled_tanh": {"alpha": None, "beta": None}, "thresholded_relu": {"alpha": 1.0},
+    **{name: {} for name in ("relu", "sigmoid", "softplus", "softsign", "tanh")},
+}  # fmt: skip
+"""The defaults of the parameters of activations, by their names in `core.recurrence`; None for one
+that must be given."""
+_FUNCTIONS = {name.replace("_", ""): name for name in _PARAMETERS}
+"""By ONNX's name in lower case, as onnxruntime reads them."""
 
 
 @onnx("GRU", kind="gru")
 @onnx("LSTM", kind="lstm")
 @onnx("RNN", kind="rnn")
 def _recurrent(node: NodeView, x: Value, w: Value, r: Value, *, kind: Kind) -> Sequence[Value]:
-    return layer(node, kind, (x, w, r))
-
-
-def layer(
-    node: NodeView, kind: Kind, operands: tuple[Value, Value, Value], levels: Levels | None = None
-) -> Sequence[Value]:
-    """The outputs of a recurrent layer: its sequence of states, and the last ones. `operands`: X,
-    W and R as ONNX has them; the others are inputs of the node. `levels`: of a layer whose operands
-    are levels, and which rounds its state in each step."""
-    return _Layer(node, kind, operands, levels).imported()
+    return Layer(node, kind, (x, w, r)).imported()
 
 
 class Levels(NamedTuple):
@@ -81,18 +63,17 @@ class Levels(NamedTuple):
     """Of the levels of each column of R."""
 
 
-class _Layer:
+class Layer:
     """A node with its checked operands."""
 
     def __init__(
         self, node: NodeView, kind: Kind, operands: tuple[Value, Value, Value],
-        levels: Levels | None,
+        levels: Levels | None = None,
     ) -> None:  # fmt: skip
+        """`operands`: X, W and R as ONNX has them; the others are inputs of the node. `levels`: of
+        a layer whose operands are levels, and which rounds its state in each step."""
         self._node, self._kind, self._levels = node, kind, levels
-        direction = node.text("direction", "forward")
-        if direction not in DIRECTIONS:
-            raise malformed(f"direction is {direction!r}; expected one of {', '.join(DIRECTIONS)}")
-        self._reversed = DIRECTIONS[direction]
+        self._reversed = DIRECTIONS[node.one_of("direction", DIRECTIONS, "forward")]
         self._batch_first = node.flag("layout")
         x, self._weight, self._recurrent = operands
         for value, what in ((x, "X"), (self._weight, "W"), (self._recurrent, "R")):
@@ -101,13 +82,12 @@ class _Layer:
         self._x = x
         self._length, self._batch = x.shape[:2][:: -1 if self._batch_first else 1]
         last = self._recurrent.shape[2]
-        hidden = node.integer("hidden_size", last if isinstance(last, int) else None)
-        if hidden < 1:
-            raise malformed(f"hidden_size is {hidden}; expected 1 or more")
-        self._hidden, self._count = hidden, len(self._reversed)
-        self._columns = len(GATES[kind]) * hidden
+        self._hidden = node.positive("hidden_size", last if isinstance(last, int) else None)
+        self._count = len(self._reversed)
+        self._columns = len(GATES[kind]) * self._hidden
 
     def imported(self) -> Sequence[Value]:
+        """The outputs: the sequence of states, and the last ones."""
         count, hidden = self._count, self._hidden
         parts = self._inputs()
         weight = self._shaped(self._recurrent, (count, self._columns, hidden), "R")
@@ -115,7 +95,9 @@ class _Layer:
         if lengths is not None and lengths.dtype != INT32:
             raise malformed(f"sequence_lens are {lengths.type}; expected int32")
         states = self._states()
-        columns = self._bias_after() if self._resets_after else self._peepholes()
+        columns = self._bias_after() if self._resets_after else None
+        if self._kind == "lstm":
+            columns = self._optional(7, (count, len(PEEPHOLES) * hidden), "P")
         peepholes = self._kind == "lstm" and columns is not None
         if self._levels is not None:
             scale = self._shaped(self._levels.scale, (count, self._columns), "the scale of R")
@@ -144,10 +126,8 @@ class _Layer:
 
     def _shaped(self, value: Value, shape: Shape, what: str) -> Value:
         """An operand of a shape; raises GraphError or ShapeError if it has another."""
-        if value.rank != len(shape):
-            raise malformed(f"{what} is {value.type}; expected {list(shape)}")
-        for axis, (n, wanted) in enumerate(zip(value.shape, shape, strict=True)):
-            require(n, wanted, f"{what} is {value.type}; expected {list(shape)}")
+        expect_shape(value, shape, f"{what} is {value.type}; expected {list(shape)}")
+        for axis, wanted in enumerate(shape):
             value = value.slice(axis, 0, wanted)
         return value
 
@@ -157,8 +137,7 @@ class _Layer:
 
     def _of_direction(self, value: Value, axis: int, number: int) -> Value:
         """The part of an operand that one direction has."""
-        part = value.slice(axis, number, 1)
-        return part.reshape((*part.shape[:axis], *part.shape[axis + 1 :]))
+        return value.slice(axis, number, 1).squeeze([axis])
 
     def _inputs(self) -> Value:
         """The input's part of the gates of all directions and steps, with the biases that are added
@@ -185,10 +164,7 @@ class _Layer:
         """The biases of the input's and of the state's part, one row for each direction."""
         columns = self._columns
         bias = self._optional(3, (self._count, 2 * columns), "B")
-        if bias is None:
-            return None
-        first, second = bias.pieces(1, [columns, columns])
-        return first, second
+        return None if bias is None else (bias[:, :columns], bias[:, columns:])
 
     def _bias_after(self) -> Value:
         """The bias of the product that a GRU resets."""
@@ -196,11 +172,6 @@ class _Layer:
         if biases is None:
             return self._zeros((self._count, self._hidden))
         return biases[1].slice(1, 2 * self._hidden, self._hidden)
-
-    def _peepholes(self) -> Value | None:
-        if self._kind != "lstm":
-            return None
-        return self._optional(7, (self._count, len(PEEPHOLES) * self._hidden), "P")
 
     def _states(self) -> list[Value]:
         """The first states, all or none."""
@@ -247,21 +218,61 @@ class _Layer:
                 names = names[:1]
         if len(names) != count:
             raise malformed(f"{len(names)} activations; expected {count}")
-        given = {
-            parameter: list(node.numbers(f"activation_{parameter}"))
-            if node.has(f"activation_{parameter}") else []
-            for parameter in ("alpha", "beta")
-        }  # fmt: skip
+        given = {p: list(node.numbers(f"activation_{p}", ())) for p in ("alpha", "beta")}
         found = []
         for name in names:
             function = _FUNCTIONS.get(name.lower())
             if function is None:
                 raise malformed(f"activation {name!r}")
             values = {}
-            for parameter, default in function.parameters.items():
+            for parameter, default in _PARAMETERS[function].items():
                 value = given[parameter].pop(0) if given[parameter] else default
                 if value is None:
                     raise malformed(f"activation {name!r} without {parameter}")
                 values[parameter] = value
-            found.append(Activation(function.name, **values))
+            found.append(Activation(function, **values))
         return found
+
+
+def _weight(node: NodeView, number: int, scale: int) -> tuple[Value, Value, Array | None]:
+    """W or R as levels less their zero point, with the axes of ONNX's LSTM: the quantised ones are
+    (directions, k, columns). Then the scales of the columns, (directions, columns), and the levels
+    if these are known, and of 8 bits. `scale`: the input that is the scale; the zero point follows
+    it. Both are given for each direction, or for each of its columns."""
+    weight = node.input(number)
+    if weight.rank != 3:
+        raise malformed(f"input {number} is {weight.type}; expected three axes")
+    factor, zero = (_of_columns(node.input(i), weight) for i in (scale, scale + 1))
+    levels = levels_of(weight, zero, FLOAT32).swapped()
+    factor = factor.broadcast((levels.shape[0], 1, levels.shape[1])).squeeze([1])
+    if weight.constant is None or zero.constant is None or weight.dtype.itemsize > 1:
+        return levels, factor, None
+    return levels, factor, (weight.constant.astype(np.int16) - zero.constant).swapaxes(1, 2)
+
+
+def _of_columns(parameter: Value, weight: Value) -> Value:
+    """A scale or zero point, broadcastable to a weight."""
+    directions, _, columns = weight.shape
+    what = f"a scale or zero point is {parameter.type} for {weight.type}"
+    if parameter.rank not in (1, 2):
+        raise malformed(what)
+    for have, wanted in zip(parameter.shape, (directions, columns), strict=False):
+        require(have, wanted, what)
+    return parameter.unsqueeze([1, 2] if parameter.rank == 1 else [1])
+
+
+@onnx("DynamicQuantizeLSTM", domain=MICROSOFT)
+def _dynamic_lstm(node: NodeView, x: Value) -> Sequence[Value]:
+    """X is rounded to levels of its range, and the states of a batch to levels of theirs, in each
+    step."""
+    levels, scale, zero = dynamic_levels(x)
+    weight, factor, _ = _weight(node, 1, 8)
+    recurrent, scales, known = _weight(node, 2, 10)
+    if known is None:
+        sums = recurrent.reduce("sum", [2], keep=False)
+    else:
+        sums = constant(known.sum(2), FLOAT32)
+        if (np.abs(known + 0.5) < 128).all():
+            recurrent = constant(known, INT8)
+    operands = levels_of(levels, zero, FLOAT32), weight, recurrent
+    return Layer(node, "lstm", operands, Levels(scale * factor, scales, sums)).imported()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 from ftuner.core.dim import Dim, minimum, product
 from ftuner.core.dtype import HALF_DTYPES, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Positive, onnx
 from ftuner.graph.algebra import apply, ceil, counted, equal, floor, gather, iota, sign, where
-from ftuner.graph.checks import malformed, require, unsupported
+from ftuner.graph.checks import expect_shape, malformed, require, unsupported
 from ftuner.graph.compositions.interpolation import linear_weight
-from ftuner.graph.compositions.sampling import Taps, rows_of, sampled, wide, within
+from ftuner.graph.compositions.sampling import Taps, rows_of, sampled, within
 from ftuner.graph.compositions.windows import channels_first, channels_last
 from ftuner.graph.ir import Value
 
@@ -42,8 +43,9 @@ def _roi_line(start: Value, length: Value, extent: Dim, bins: int, ratio: int) -
 
 @onnx("RoiAlign")
 def _roi_align(
-    node: NodeView, x: Value, rois: Value, images: Value, mode: str = "avg",
-    sampling_ratio: int = 0, spatial_scale: float = 1.0,
+    node: NodeView, x: Value, rois: Value, images: Value, mode: Literal["avg", "max"] = "avg",
+    sampling_ratio: int = 0, spatial_scale: float = 1.0, output_height: Positive = 1,
+    output_width: Positive = 1,
 ) -> Value:  # fmt: skip
     what = f"regions {rois.type} of {x.type} with {images.type}"
     if x.rank != 4 or rois.rank != 2 or images.rank != 1:
@@ -51,18 +53,16 @@ def _roi_align(
     require(rois.shape[1], 4, what)
     require(images.shape[0], rois.shape[0], what)
     require(minimum(product(x.shape[2:]), 1), 1, f"{what}: no elements")
-    half = node.text("coordinate_transformation_mode",
-                     "half_pixel" if node.opset >= 16 else "output_half_pixel")  # fmt: skip
-    if mode not in ("avg", "max") or half not in ("half_pixel", "output_half_pixel"):
-        raise malformed(f"mode {mode!r}, coordinate_transformation_mode {half!r}")
-    bins = [node.integer(name, 1) for name in ("output_height", "output_width")]
-    if min(bins) < 1 or sampling_ratio < 0:
-        raise malformed(f"{bins[0]} by {bins[1]} bins, sampling_ratio {sampling_ratio}")
+    kinds = ("output_half_pixel", "half_pixel")
+    half = node.one_of("coordinate_transformation_mode", kinds, kinds[node.opset >= 16])
+    bins = output_height, output_width
+    if sampling_ratio < 0:
+        raise malformed(f"sampling_ratio is {sampling_ratio}")
     if sampling_ratio == 0 and mode == "max":
         raise unsupported(
             "the largest of as many samples as the size of a region asks for (data-dependent shape)"
         )
-    corners = wide(rois) * spatial_scale
+    corners = rois.wide().computed() * spatial_scale
     if half == "half_pixel":
         corners = corners + -0.5
     sides = []
@@ -71,7 +71,7 @@ def _roi_align(
         length = _column(corners, 3 - axis) - start
         sides.append((start, length if half == "half_pixel" else length.at_least(1)))
     numbers = _images(images, x.shape[0])
-    whole = wide(channels_last(x))
+    whole = channels_last(x).wide().computed()
     if sampling_ratio == 0:
         weights = [
             _adaptive_line(*side, extent, count)
@@ -173,7 +173,7 @@ def _max_roi_pool(
     if spatial_scale <= 0:
         raise malformed(f"spatial_scale is {spatial_scale}; expected more than zero")
     require(rois.shape[1], 5, f"regions {rois.type}")
-    table = wide(rois)
+    table = rois.wide().computed()
     corners = table * spatial_scale
     inside, filled = [], []
     for axis, extent in enumerate(x.shape[2:]):
@@ -183,7 +183,7 @@ def _max_roi_pool(
         inside.append((at >= low) & (at < high))
         filled.append((low < high).squeeze([2]))
     numbers = _images(table.slice(1, 0, 1).cast(INT64).reshape((rois.shape[0],)), x.shape[0])
-    whole = wide(channels_last(x))
+    whole = channels_last(x).wide().computed()
     # (regions, rows, bins, columns, channels)
     found = where(inside[1].unsqueeze([1, 4]), gather(whole, numbers).unsqueeze([2]), -math.inf)
     found = found.reduce("maximum", [3], keep=False).unsqueeze([1])
@@ -226,11 +226,9 @@ def _non_max_suppression(
     threshold: Value | None, score: Value | None, center_point_box: bool = False,
 ) -> Value:  # fmt: skip
     what = f"boxes {boxes.type} with scores {scores.type}"
-    if boxes.rank != 3 or scores.rank != 3 or boxes.dtype.name in HALF_DTYPES:
+    if scores.rank != 3 or boxes.dtype.name in HALF_DTYPES:
         raise malformed(what)
-    for have, wanted in ((boxes.shape[2], 4), (boxes.shape[0], scores.shape[0]),
-                         (boxes.shape[1], scores.shape[2])):  # fmt: skip
-        require(have, wanted, what)
+    expect_shape(boxes, (scores.shape[0], scores.shape[2], 4), what)
     limit = _number(context, most, "the most boxes of a class")
     overlap = _number(context, threshold, "the threshold of overlaps")
     least = _number(context, score, "the threshold of scores")

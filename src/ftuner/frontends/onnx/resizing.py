@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from ftuner.graph.ir import Value
 from ftuner.graph.known_values import sign_of
 
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-
-
-# Nodes.
 
 
 def _ratio(scale: float) -> tuple[int, int]:
@@ -62,8 +60,6 @@ def _by_sizes(x: Value, axes: Sequence[int], sizes: Sequence[Dim], policy: str) 
             Axis(axis, x.shape[axis], x.shape[axis] if size == 0 else size, (pair,))
             for axis, size, pair in zip(axes, sizes, pairs, strict=True)
         ]
-    if policy not in ("not_larger", "not_smaller"):
-        raise malformed(f"keep_aspect_ratio_policy {policy!r}")
     largest = policy == "not_smaller"
     choose = maximum if largest else minimum
     scales = [up / down for up, down in pairs if isinstance(up, int) and isinstance(down, int)]
@@ -121,16 +117,9 @@ def _is_whole(region: tuple[Value, Value]) -> bool:
 
 
 def _mode(node: NodeView) -> Mode:
-    kind = node.text("mode", "nearest")
-    coordinates = node.text("coordinate_transformation_mode", "half_pixel")
-    nearest = node.text("nearest_mode", "round_prefer_floor")
-    for what, found, known in (
-        ("mode", kind, ("nearest", *SUPPORT)),
-        ("coordinate_transformation_mode", coordinates, tuple(COORDINATES)),
-        ("nearest_mode", nearest, _NEAREST),
-    ):
-        if found not in known:
-            raise malformed(f"{what} {found!r}; expected one of {', '.join(known)}")
+    kind = node.one_of("mode", ("nearest", *SUPPORT), "nearest")
+    coordinates = node.one_of("coordinate_transformation_mode", COORDINATES, "half_pixel")
+    nearest = node.one_of("nearest_mode", _NEAREST, "round_prefer_floor")
     antialias = node.flag("antialias")
     if antialias and kind == "nearest":
         raise malformed("antialias of the nearest element")
@@ -141,11 +130,11 @@ def _mode(node: NodeView) -> Mode:
 @onnx("Resize", since=11)
 def _resize(
     context: Context, node: NodeView, x: Value, extrapolation_value: float = 0.0,
-    keep_aspect_ratio_policy: str = "stretch", axes: tuple[int, ...] | None = None,
+    keep_aspect_ratio_policy: Literal["stretch", "not_larger", "not_smaller"] = "stretch",
+    axes: tuple[int, ...] | None = None,
 ) -> Value:  # fmt: skip
     mode = _mode(node)
-    chosen = [context.axis(a, x.rank) for a in (range(x.rank) if axes is None else axes)]
-    context.axes(chosen, x.rank)
+    chosen = context.axes(range(x.rank) if axes is None else axes, x.rank, ordered=False)
     scales, sizes = _given(node, 2), _given(node, 3)
     if (scales is None) == (sizes is None):
         raise malformed("expected either scales or sizes")
@@ -172,9 +161,9 @@ def upsampled(
     node: NodeView, x: Value, scales: Sequence[tuple[Dim, Dim]], coordinates: str = "asymmetric"
 ) -> Value:
     """As before opset 11, where positions are asymmetric."""
-    kind = node.text("mode", "nearest")
-    if kind not in ("nearest", "linear") or coordinates not in COORDINATES or coordinates == CROPS:
-        raise malformed(f"mode {kind!r} at {coordinates!r}; expected nearest or linear")
+    kind = node.one_of("mode", ("nearest", "linear"), "nearest")
+    if coordinates not in COORDINATES or coordinates == CROPS:
+        raise malformed(f"coordinate_transformation_mode {coordinates!r}")
     changed = [axis for axis in _by_scales(x, range(x.rank), scales) if axis.changes]
     if all(axis.size == axis.extent for axis in changed):
         return x

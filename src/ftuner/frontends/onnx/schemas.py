@@ -71,7 +71,6 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "Attention"): _Schema(
         {**_HEADS, "qkv_hidden_sizes": "INTS", "rotary_embedding_dim": "INT", **_SHARED}, 7, 2
     ),
-    (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "DynamicQuantizeLSTM"): _Schema(_LSTM, 12, 3),
     (MICROSOFT, "EmbedLayerNormalization"): _Schema(
         {"epsilon": "FLOAT", "mask_index_type": "INT"}, 9, 3
@@ -83,7 +82,6 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "NhwcMaxPool"): _Schema({**_WINDOW, "ceil_mode": "INT"}, 1, 1),
     (MICROSOFT, "QAttention"): _Schema({**_HEADS, **_SHARED}, 9, 2),
     (MICROSOFT, "QEmbedLayerNormalization"): _Schema({"epsilon": "FLOAT"}, 18, 2),
-    (MICROSOFT, "QLinearAdd"): _Schema({}, 8, 1),
     (MICROSOFT, "QLinearAveragePool"): _Schema(
         {**_WINDOW, **_LAST, "ceil_mode": "INT", "count_include_pad": "INT"}, 5, 1
     ),
@@ -91,12 +89,9 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "QLinearConv"): _Schema({**_CONV, **_LAST}, 9, 1),
     (MICROSOFT, "QLinearGlobalAveragePool"): _Schema(_LAST, 5, 1),
     (MICROSOFT, "QLinearLeakyRelu"): _Schema({"alpha": "FLOAT"}, 5, 1),
-    (MICROSOFT, "QLinearMul"): _Schema({}, 8, 1),
     (MICROSOFT, "QLinearReduceMean"): _Schema({"axes": "INTS", "keepdims": "INT"}, 5, 1),
     (MICROSOFT, "QLinearSigmoid"): _Schema({}, 5, 1),
     (MICROSOFT, "QLinearSoftmax"): _Schema({"axis": "INT", "opset": "INT"}, 5, 1),
-    (MICROSOFT, "QLinearWhere"): _Schema({}, 9, 1),
-    (MICROSOFT, "QuantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
 }
 """Schemas of onnxruntime's operators whose importers read attributes beside their signatures."""
 

@@ -68,10 +68,7 @@ attribute."""
 
 def transform_of(node: NodeView) -> str:
     """The name of a node's transform."""
-    name = node.text("post_transform", "NONE")
-    if name not in TRANSFORMS:
-        raise malformed(f"post_transform {name!r}; expected {', '.join(TRANSFORMS)}")
-    return name
+    return node.one_of("post_transform", TRANSFORMS, "NONE")
 
 
 def both(name: str, score: Value, probability: bool) -> Value:

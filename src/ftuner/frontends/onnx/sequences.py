@@ -21,7 +21,7 @@ from ftuner.frontends.onnx.context import (
     Pieces,
 )
 from ftuner.frontends.onnx.records import GraphRecord
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Axis, onnx
 from ftuner.graph.algebra import concat, gather, scalar
 from ftuner.graph.checks import malformed, origin, require, unsupported
 from ftuner.graph.ir import Value
@@ -139,9 +139,8 @@ def _length(context: Context, sequence: Items | Pieces) -> Operand:
 
 @onnx("SplitToSequence")
 def _split(
-    context: Context, x: Value, split: Value | None, axis: int = 0, keepdims: bool = True
+    context: Context, x: Value, split: Value | None, axis: Axis = 0, keepdims: bool = True
 ) -> Operand:
-    axis = context.axis(axis, x.rank)
     if split is not None and split.rank == 1:
         extents: list[Dim] = list(context.extents_of(split, "the split"))
         require(sum(extents), x.shape[axis], f"extents of the pieces of {x.type}")

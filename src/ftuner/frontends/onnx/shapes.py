@@ -20,7 +20,7 @@ from ftuner.core.dim import (
 from ftuner.core.dtype import FLOAT32, INT64
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import TensorRecord
-from ftuner.frontends.onnx.signatures import Unbounded, onnx
+from ftuner.frontends.onnx.signatures import Axis, Dims, Extents, Integers, Sizes, Unbounded, onnx
 from ftuner.graph.algebra import apply, concat, constant, counted, equal, iota, scalar
 from ftuner.graph.checks import malformed, require, unsupported
 from ftuner.graph.ir import Value
@@ -55,8 +55,7 @@ def _constant(
 
 
 @onnx("ConstantOfShape")
-def _constant_of_shape(context: Context, x: Value, value: TensorRecord | None = None) -> Value:
-    shape = context.shape_of(x, "the shape")
+def _constant_of_shape(shape: Sizes, value: TensorRecord | None = None) -> Value:
     if value is None:
         return scalar(0, FLOAT32).broadcast(shape)
     if value.array.size != 1:
@@ -65,8 +64,8 @@ def _constant_of_shape(context: Context, x: Value, value: TensorRecord | None = 
 
 
 @onnx("Reshape")
-def _reshape(context: Context, x: Value, shape: Value, allowzero: bool = False) -> Value:
-    wanted = list(context.dims_of(shape, "the shape"))
+def _reshape(x: Value, shape: Dims, allowzero: bool = False) -> Value:
+    wanted = list(shape)
     if not allowzero:
         for axis, extent in enumerate(wanted):
             if extent == 0:
@@ -93,14 +92,9 @@ def _flatten(x: Value, axis: int = 1) -> Value:
     return x.reshape((product(x.shape[:axis]), product(x.shape[axis:])))
 
 
+@onnx("Squeeze", attribute="axes")
 @onnx("Squeeze", since=13)
-def _squeeze(context: Context, x: Value, given: Value | None) -> Value:
-    axes = None if given is None else context.integers_of(given, "the axes")
-    return _squeeze_by_attribute(context, x, axes)
-
-
-@onnx("Squeeze")
-def _squeeze_by_attribute(context: Context, x: Value, axes: tuple[int, ...] | None = None) -> Value:
+def _squeeze(context: Context, x: Value, axes: Integers | None = None) -> Value:
     if axes is None:
         axes = tuple(i for i, extent in enumerate(x.shape) if _asked_one(context, extent, x))
     return x.squeeze(context.axes(axes, x.rank))
@@ -116,10 +110,8 @@ def _asked_one(context: Context, extent: Dim, x: Value) -> bool:
 
 
 @onnx("Unsqueeze", since=13)
-def _unsqueeze(context: Context, x: Value, given: Value | None) -> Value:
+def _unsqueeze(context: Context, x: Value, given: Value) -> Value:
     """The axes may be one as a scalar."""
-    if given is None:
-        raise malformed("axes are missing")
     one = (context.integer_of(given, "the axes"),) if given.rank == 0 else None
     return _unsqueeze_by_attribute(context, x, one or context.integers_of(given, "the axes"))
 
@@ -135,64 +127,46 @@ def _transpose(x: Value, perm: tuple[int, ...] | None = None) -> Value:
 
 
 @onnx("Concat")
-def _concat(context: Context, *values: Value, axis: int) -> Value:
-    return concat(values, context.axis(axis, values[0].rank))
+def _concat(*values: Value, axis: Axis) -> Value:
+    return concat(values, axis)
 
 
 @onnx("Expand")
-def _expand(context: Context, x: Value, shape: Value) -> Value:
-    return x.broadcast(context.dims_of(shape, "the shape"))
+def _expand(x: Value, shape: Dims) -> Value:
+    return x.broadcast(shape)
 
 
 @onnx("Tile")
-def _tile(context: Context, x: Value, times: Value) -> Value:
-    repeats = context.shape_of(times, "the number of repetitions")
+def _tile(x: Value, repeats: Sizes) -> Value:
     if len(repeats) != x.rank:
         raise malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
     return x if all(n == 1 for n in repeats) else apply("tile", x, repeats=repeats)
 
 
+@onnx("Split", attribute="split")
 @onnx("Split", since=13)
 def _split(
-    context: Context, node: NodeView, x: Value, given: Value | None, axis: int = 0
+    node: NodeView, x: Value, split: Extents | None = None, axis: Axis = 0
 ) -> Sequence[Value]:
-    extents = None if given is None else context.extents_of(given, "the split")
-    return _in_pieces(context, node, x, extents, axis)
-
-
-@onnx("Split")
-def _split_by_attribute(
-    context: Context, node: NodeView, x: Value, axis: int = 0, split: tuple[int, ...] | None = None
-) -> Sequence[Value]:
-    return _in_pieces(context, node, x, split, axis)
-
-
-def _in_pieces(
-    context: Context, node: NodeView, x: Value, extents: Sequence[Dim] | None, axis: int
-) -> Sequence[Value]:
-    axis = context.axis(axis, x.rank)
     extent, count = x.shape[axis], len(node.record.outputs)
-    if extents is None:
+    if split is None:
         # Since 18 the last one may be shorter.
         piece = ceil_quotient(extent, count) if node.opset >= 18 else quotient(extent, count)
         last = extent - piece * (count - 1) if node.opset >= 18 else piece
-        extents = [*[piece] * (count - 1), last]
-    if len(extents) != count:
-        raise malformed(f"{len(extents)} pieces for {count} outputs")
-    require(sum(extents), extent, f"pieces of {x.type} along axis {axis}")
-    return x.pieces(axis, extents)
+        split = (*[piece] * (count - 1), last)
+    if len(split) != count:
+        raise malformed(f"{len(split)} pieces for {count} outputs")
+    require(sum(split), extent, f"pieces of {x.type} along axis {axis}")
+    return x.pieces(axis, split)
 
 
 @onnx("Pad", since=11)
 def _pad(
-    context: Context, x: Value, widths: Value, fill: Value | None, given: Value | None,
+    context: Context, x: Value, padding: Dims, fill: Value | None, axes: Integers | None,
     mode: str = "constant",
 ) -> Value:  # fmt: skip
-    axes: Sequence[int] = range(x.rank)
-    pads = context.dims_of(widths, "the padding")
-    if given is not None:
-        axes = [context.axis(a, x.rank) for a in context.integers_of(given, "the axes")]
-    return _padded(x, pads, axes, fill, mode)
+    along = [context.axis(a, x.rank) for a in (range(x.rank) if axes is None else axes)]
+    return _padded(x, padding, along, fill, mode)
 
 
 @onnx("Pad")

@@ -11,7 +11,7 @@ import math
 from ftuner.core.dim import Dim, quotient
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Axis, Integer, Number, onnx
 from ftuner.graph.algebra import (
     concat,
     cos,
@@ -97,19 +97,18 @@ def _mirrored(x: Value, length: Dim, sign: int) -> Value:
 
 @onnx("DFT", since=20)
 def _dft(
-    context: Context, x: Value, given: Value | None, chosen: Value | None,
+    context: Context, x: Value, length: Number | None, axis: Integer | None,
     inverse: bool = False, onesided: bool = False,
 ) -> Value:  # fmt: skip
-    axis = -2 if chosen is None else context.integer_of(chosen, "the axis")
-    return _dft_by_attribute(context, x, given, axis, inverse, onesided)
+    along = context.axis(-2 if axis is None else axis, x.rank)
+    return _dft_by_attribute(context, x, length, along, inverse, onesided)
 
 
 @onnx("DFT")
 def _dft_by_attribute(
-    context: Context, x: Value, given: Value | None, axis: int = 1, inverse: bool = False,
+    context: Context, x: Value, given: Number | None, axis: Axis = 1, inverse: bool = False,
     onesided: bool = False,
 ) -> Value:  # fmt: skip
-    axis = context.axis(axis, x.rank)
     if axis == x.rank - 1:
         raise malformed(f"axis {axis} of {x.type} has the parts of complex numbers")
     real, imaginary = _parts(context, x)
@@ -121,8 +120,7 @@ def _dft_by_attribute(
     length: Dim = real.shape[-1]
     if inverse and onesided:
         length = 2 * (length - 1)
-    if given is not None:
-        length = context.dim_of(given, "the length")
+    length = length if given is None else given
     if isinstance(length, int) and length < 1:
         raise malformed(f"a transform of the length {length}")
     half = quotient(length, 2) + 1
@@ -143,22 +141,19 @@ def _dft_by_attribute(
 
 @onnx("STFT")
 def _stft(
-    context: Context, x: Value, frame_step: Value, window: Value | None, given: Value | None,
+    context: Context, x: Value, step: Integer, window: Value | None, length: Number | None,
     onesided: bool = True,
 ) -> Value:  # fmt: skip
     """The transforms of windows that begin `step` elements apart."""
-    step = context.integer_of(frame_step, "the step")
     if x.rank == 2:
         x = x.unsqueeze([2])
     real, imaginary = _parts(context, x)
     if real.rank != 2 or step < 1:
         raise malformed(f"windows every {step} elements of a signal {x.type}")
-    if given is not None:
-        length = context.dim_of(given, "the length of a frame")
-    elif window is not None and window.rank == 1:
+    if length is None:
+        if window is None or window.rank != 1:
+            raise malformed("neither a window nor the length of a frame")
         length = window.shape[0]
-    else:
-        raise malformed("neither a window nor the length of a frame")
     if window is not None:
         what = f"a window {window.type} for frames of {length}"
         if window.rank != 1 or window.dtype != real.dtype:

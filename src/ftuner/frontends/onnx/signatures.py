@@ -5,7 +5,8 @@
         return where(x < 0, expm1(x.at_most(0)) * alpha, x)
 
 Parameters that are values are the inputs, in order: `Value` is required, `Value | None` may be left
-out, `*xs: Value` is one or more. The others are attributes, by name and type, with a default unless
+out, `*xs: Value` is one or more, `Integers`, `Dims` and the like are the elements of one that are
+known while the graph is made. The others are attributes, by name and type, with a default unless
 they are required; `| None = None` stands for an attribute that is not there. Before these, a
 function may take the `context`; the `node`, whose other attributes it then reads itself; and
 `gives`, which says whether the node has an output of a number.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import math
 import re
+from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from importlib import import_module
@@ -22,12 +24,19 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import Parameter, formatannotation, signature
 from typing import NamedTuple, TypeVar, cast
 
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import DType
 from ftuner.core.extensions import note_extension
 from ftuner.errors import ConfigurationError, GraphError
 from ftuner.frontends.onnx.context import Context, NodeView, Operand
 from ftuner.frontends.onnx.reading import dtype_of
+from ftuner.graph.ir import Value
+from ftuner.graph.operator import axis_of
 
+Axis = int
+"""An axis of the first input, negative from the back; functions get it counted from the front."""
+Positive = int
+"""One or more."""
 Unbounded = float
 """An attribute that may be infinite or NaN."""
 Epsilon = float
@@ -36,9 +45,25 @@ FloatDType = DType
 """A floating dtype."""
 AnyDType = DType
 """A dtype, or 0 for none."""
+Integers = tuple[int, ...]
+Integer = int
+"""An input whose elements are known now; in versions that have it as an `attribute`, that."""
+Number = Dim
+Dims = tuple[Dim, ...]
+Sizes = tuple[Dim, ...]
+Extents = tuple[Dim, ...]
+"""An input as dims; see `Context.dims_of`, `shape_of`, `extents_of` and `dim_of`."""
+
+
+def _axis(node: NodeView, name: str, default: int | None = None) -> int:
+    return axis_of(node.integer(name, default), node.input(0).rank, node.record.label)
+
+
 _READERS: Mapping[str, tuple[str, Callable[[NodeView, str], object]]] = {
     "int": ("INT", NodeView.integer),
     "bool": ("INT", NodeView.flag),
+    "Axis": ("INT", _axis),
+    "Positive": ("INT", NodeView.positive),
     "DType": ("INT", lambda node, name: _dtype(node, name)),
     "AnyDType": ("INT", lambda node, name: _dtype(node, name) if node.integer(name) else None),
     "FloatDType": ("INT", lambda node, name: _floating(node, name)),
@@ -46,6 +71,8 @@ _READERS: Mapping[str, tuple[str, Callable[[NodeView, str], object]]] = {
     "Epsilon": ("FLOAT", lambda node, name: _not_negative(node, name)),
     "Unbounded": ("FLOAT", lambda node, name: node.number(name, finite=False)),
     "str": ("STRING", NodeView.text),
+    "Integers": ("INTS", NodeView.integers),
+    "Extents": ("INTS", NodeView.integers),
     "tuple[int, ...]": ("INTS", NodeView.integers),
     "tuple[float, ...]": ("FLOATS", NodeView.numbers),
     "tuple[str, ...]": ("STRINGS", NodeView.texts),
@@ -53,7 +80,14 @@ _READERS: Mapping[str, tuple[str, Callable[[NodeView, str], object]]] = {
     "TensorRecord": ("TENSOR", NodeView.tensor),
 }
 """ONNX's name of the type of attributes, and how they are read, by the annotation of their
-parameter."""
+parameter. `Literal` is a text with few values."""
+
+
+def _reader(kind: str) -> tuple[str, Callable[[NodeView, str], object]] | None:
+    if kind.startswith("Literal["):
+        known = literal_eval(kind.removeprefix("Literal"))
+        return "STRING", lambda node, name: node.one_of(name, known)
+    return _READERS.get(kind)
 
 
 def _not_negative(node: NodeView, name: str) -> float:
@@ -74,13 +108,33 @@ def _floating(node: NodeView, name: str) -> DType:
     return found
 
 
-Reader = Callable[[NodeView, int], Operand | None]
+Reader = Callable[[Context, NodeView, int, str], object]
+
+
+def _of(take: Callable[[NodeView, int], Operand | None]) -> Reader:
+    return lambda context, node, number, name: take(node, number)
+
+
+def _numbers(
+    take: Callable[[NodeView, int], Value | None], read: Callable[[Context, Value, str], object]
+) -> Reader:
+    def reader(context: Context, node: NodeView, number: int, name: str) -> object:
+        found = take(node, number)
+        return found and read(context, found, f"the {name.replace('_', ' ')}")
+
+    return reader
+
+
+_KNOWN = {
+    "Integers": Context.integers_of, "Integer": Context.integer_of, "Dims": Context.dims_of,
+    "Number": Context.dim_of, "Sizes": Context.shape_of, "Extents": Context.extents_of,
+}  # fmt: skip
 _INPUTS: Mapping[str, Reader] = {
-    "Value": NodeView.input,
-    "Value | None": NodeView.optional,
-    "Items | Pieces": NodeView.sequence,
-    "Operand | None": NodeView.operand,
-}
+    "Value": _of(NodeView.input), "Value | None": _of(NodeView.optional),
+    "Items | Pieces": _of(NodeView.sequence), "Operand | None": _of(NodeView.operand),
+    **{kind: _numbers(NodeView.input, read) for kind, read in _KNOWN.items()},
+    **{f"{kind} | None": _numbers(NodeView.optional, read) for kind, read in _KNOWN.items()},
+}  # fmt: skip
 """How inputs are read, by the annotation of their parameter."""
 
 
@@ -112,9 +166,12 @@ class _Attribute(NamedTuple):
 class Signature:
     """The importer that calls a function by its signature."""
 
-    def __init__(self, function: Function, bound: Mapping[str, object]) -> None:
-        """`bound`: arguments that are no attributes of the operator."""
-        self._function, self._bound = function, bound
+    def __init__(
+        self, function: Function, bound: Mapping[str, object], attribute: str = ""
+    ) -> None:
+        """`bound`: arguments that are no attributes of the operator. `attribute`: the parameter
+        that is one, though it is an input by its annotation."""
+        self._function, self._bound, self._attribute = function, bound, attribute
 
     @cached_property
     def parameters(self) -> list[Parameter]:
@@ -132,19 +189,19 @@ class Signature:
         found = []
         for p in self.parameters:
             kind = _kind(p).removesuffix(" | None")
-            if _kind(p) in _INPUTS or p.name in _GIVEN:
+            if p in self.inputs or p.name in _GIVEN:
                 continue
-            if kind not in _READERS:
+            if (reader := _reader(kind)) is None:
                 raise ConfigurationError(
                     f"parameter {p.name} of {self._function.__qualname__} is {p.annotation}; "
                     f"expected {', '.join((*_INPUTS, *_READERS))}"
                 )
-            found.append(_Attribute(p.name, *_READERS[kind], p.default))
+            found.append(_Attribute(p.name, *reader, p.default))
         return found
 
     @cached_property
     def inputs(self) -> list[Parameter]:
-        return [p for p in self.parameters if _kind(p) in _INPUTS]
+        return [p for p in self.parameters if _kind(p) in _INPUTS and p.name != self._attribute]
 
     @property
     def is_whole(self) -> bool:
@@ -166,10 +223,10 @@ class Signature:
         return [_GIVEN[p.name] for p in self.parameters if p.name in _GIVEN]
 
     @cached_property
-    def _operands(self) -> list[tuple[Reader, bool]]:
-        """How each input is read, and whether it stands for all that follow."""
+    def _operands(self) -> list[tuple[Reader, bool, str]]:
+        """How each input is read, whether it stands for all that follow, and its name."""
         several = Parameter.VAR_POSITIONAL
-        return [(_INPUTS[_kind(p)], p.kind is several) for p in self.inputs]
+        return [(_INPUTS[_kind(p)], p.kind is several, p.name) for p in self.inputs]
 
     def __call__(self, context: Context, node: NodeView) -> Sequence[Operand]:
         operands = [first(context, node) for first in self._first]
@@ -177,9 +234,11 @@ class Signature:
         for name, _, read, default in self.attributes:
             if name in present or default is Parameter.empty:
                 given[name] = read(node, name)
-        for number, (read_input, several) in enumerate(self._operands):
+            elif isinstance(default, int) and read is _axis:
+                given[name] = _axis(node, name, default)
+        for number, (read_input, several, name) in enumerate(self._operands):
             last = max(len(node.inputs), number + 1) if several else number + 1
-            operands += [read_input(node, i) for i in range(number, last)]
+            operands += [read_input(context, node, i, name) for i in range(number, last)]
         found = self._function(*operands, **given)
         return found if isinstance(found, (list, tuple)) else [cast(Operand, found)]
 
@@ -208,10 +267,12 @@ F = TypeVar("F", bound=Function)
 
 
 def onnx(
-    *ops: str, domain: str = "", since: int = 1, replace: bool = False, **bound: object
-) -> Callable[[F], F]:
+    *ops: str, domain: str = "", since: int = 1, replace: bool = False, attribute: str = "",
+    **bound: object,
+) -> Callable[[F], F]:  # fmt: skip
     """Make a function the importer of operators, from a version of the domain's operators on.
-    `replace`: whether another one of the version, from outside ftuner, is replaced. `bound`:
+    `replace`: whether another one of the version, from outside ftuner, is replaced. `attribute`:
+    the parameter that is an attribute in this version, and an input in later ones. `bound`:
     arguments of the function that are the same for all nodes.
 
     Raises:
@@ -220,7 +281,7 @@ def onnx(
     """
 
     def register(function: F) -> F:
-        made, module = Signature(function, bound), function.__module__
+        made, module = Signature(function, bound, attribute), function.__module__
         if not module.startswith("ftuner.frontends."):
             # Those of ftuner are registered first, whatever is imported first.
             import_module(f"{__package__}.importer")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim
+from ftuner.core.dim import Dim, Shape
 from ftuner.core.dtype import BOOL, INT64
-from ftuner.frontends.onnx.context import Context, NodeView
+from ftuner.frontends.onnx.context import Context
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply, concat, constant, scalar, where
 from ftuner.graph.checks import malformed, require
@@ -20,55 +20,60 @@ _LONGEST_STEP = 1 << 40
 
 
 @onnx("Slice")
-def _slice(context: Context, node: NodeView, x: Value) -> Value:
-    starts: Sequence[Dim]
-    ends: Sequence[Dim]
-    if node.opset < 10:
-        starts, ends = node.integers("starts"), node.integers("ends")
-        axes = node.integers("axes", tuple(range(len(starts))))
-        steps: Sequence[int] = [1] * len(starts)
-    else:
-        given = _of_one_length(node)
-        if _come_as_data(context, *given) and (
-            context.counted or any(map(context.follows_a_loop, given))
-        ):
-            return _sliced_by_data(context, node, *given)
-        starts = context.dims_of(given[0], "the start")
-        ends = context.dims_of(given[1], "the end")
-        axes, steps = _axes_and_steps(context, node, len(starts))
-    if len(starts) != len(ends) or len(axes) != len(starts):
-        raise malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
-    first: list[Dim] = [0] * x.rank
-    stride = [1] * x.rank
-    shape = list(x.shape)
-    context.axes(axes, x.rank)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        at = context.axis(axis, x.rank)
-        stride[at] = step
-        first[at], shape[at] = bounds(start, end, step, x.shape[at])
-    if tuple(shape) == x.shape and all(s == 1 for s in stride) and not any(first):
-        return x
-    return apply("slice", x, starts=tuple(first), steps=tuple(stride), shape=tuple(shape))
+def _slice_by_attributes(
+    context: Context, x: Value, starts: tuple[int, ...], ends: tuple[int, ...],
+    axes: tuple[int, ...] | None = None,
+) -> Value:  # fmt: skip
+    axes = tuple(range(len(starts))) if axes is None else axes
+    return _between(context, x, starts, ends, axes, (1,) * len(starts))
 
 
-def _of_one_length(node: NodeView) -> tuple[Value, Value]:
-    """The starts and ends, of the known number that axes, steps or one of them have."""
-    bounds = start, end = node.input(1), node.input(2)
-    lists = [v for v in (*bounds, node.optional(3), node.optional(4)) if v is not None]
+@onnx("Slice", since=10)
+def _slice(
+    context: Context, x: Value, start: Value, end: Value, given: Value | None,
+    strides: Value | None,
+) -> Value:  # fmt: skip
+    lists = [v for v in (start, end, given, strides) if v is not None]
     count = next((n for v in lists if v.rank == 1 and isinstance(n := v.shape[0], int)), None)
-    if count is None or any(v.rank != 1 for v in bounds):
-        return bounds
-    for value in bounds:
-        what = f"{value.type} bounds a slice along {count} axes"
-        require(value.shape[0], count, what)
-    return start.slice(0, 0, count), end.slice(0, 0, count)
+    if count is not None and start.rank == end.rank == 1:
+        # The known number that axes, steps or one of the bounds have.
+        for value in (start, end):
+            require(value.shape[0], count, f"{value.type} bounds a slice along {count} axes")
+        start, end = (value.slice(0, 0, count) for value in (start, end))
+    if _come_as_data(context, start, end) and (
+        context.counted or any(map(context.follows_a_loop, (start, end)))
+    ):
+        return _sliced_by_data(context, x, start, end, given, strides)
+    starts, ends = context.dims_of(start, "the start"), context.dims_of(end, "the end")
+    axes, steps = _axes_and_steps(context, given, strides, len(starts))
+    return _between(context, x, starts, ends, axes, steps)
+
+
+def _between(
+    context: Context, x: Value, starts: Shape, ends: Shape, axes: Sequence[int],
+    steps: Sequence[int],
+) -> Value:  # fmt: skip
+    if not len(starts) == len(ends) == len(axes):
+        raise malformed(f"{len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
+    rows = zip(context.axes(axes, x.rank, ordered=False), starts, ends, steps, strict=True)
+    return _strided(
+        x, {a: (step, *bounds(start, end, step, x.shape[a])) for a, start, end, step in rows}
+    )
+
+
+def _strided(x: Value, along: Mapping[int, tuple[int, Dim, Dim]]) -> Value:
+    """Slices along some axes: the step, the first position and the extent of each."""
+    every = [along.get(axis, (1, 0, extent)) for axis, extent in enumerate(x.shape)]
+    if every == [(1, 0, extent) for extent in x.shape]:
+        return x
+    steps, starts, shape = zip(*every, strict=True)
+    return apply("slice", x, starts=starts, steps=steps, shape=shape)
 
 
 def _axes_and_steps(
-    context: Context, node: NodeView, count: int
+    context: Context, given: Value | None, strides: Value | None, count: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The axes and steps of a slice with a number of bounds."""
-    given, strides = node.optional(3), node.optional(4)
     axes, steps = tuple(range(count)), (1,) * count
     if given is not None:
         axes = context.integers_of(given, "the axes")
@@ -88,17 +93,19 @@ def _come_as_data(context: Context, start: Value, end: Value) -> bool:
     return some and any(context.decided_by_data(v) for v in (start, end))
 
 
-def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) -> Value:
+def _sliced_by_data(
+    context: Context, x: Value, start: Value, end: Value, given: Value | None,
+    strides: Value | None,
+) -> Value:  # fmt: skip
     """A slice between bounds that data decides. The nodes around compute its first positions and
     its extents, which are zero or more, or one; see `Context.presumes_ones`."""
-    x, bounds = node.input(0), [value.cast(INT64) for value in (start, end)]
+    bounds = [value.cast(INT64) for value in (start, end)]
     (count,) = bounds[0].shape
     assert isinstance(count, int)
-    axes, steps = _axes_and_steps(context, node, count)
+    axes, steps = _axes_and_steps(context, given, strides, count)
     if len(axes) != count:
         raise malformed(f"{count} starts and {len(axes)} axes")
-    context.axes(axes, x.rank)
-    axes = tuple(context.axis(axis, x.rank) for axis in axes)
+    axes = context.axes(axes, x.rank, ordered=False)
     along = [x.shape[axis] for axis in axes]
     extents = context.builder.dims(along)
     if len(along) == 1 and isinstance(along[0], int):
@@ -126,11 +133,8 @@ def _sliced_by_data(context: Context, node: NodeView, start: Value, end: Value) 
         for n in lengths:
             require(n, 1, f"elements of a slice of one of {x.type}")
         lengths = [1] * count
-    starts: list[Dim] = [0] * x.rank
-    stride, shape = [1] * x.rank, list(x.shape)
-    for i, axis in enumerate(axes):
-        starts[axis], stride[axis], shape[axis] = numbers[i], steps[i], lengths[i]
-    return apply("slice", x, starts=tuple(starts), steps=tuple(stride), shape=tuple(shape))
+    rows = zip(axes, steps, numbers[:count], lengths, strict=True)
+    return _strided(x, {axis: (step, first, length) for axis, step, first, length in rows})
 
 
 def _ends_one_after(context: Context, start: Value, end: Value) -> bool:

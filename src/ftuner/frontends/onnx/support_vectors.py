@@ -20,12 +20,13 @@ LEAST_PROBABILITY = 1e-7
 
 
 def _floats(node: NodeView, name: str) -> Array:
-    return np.array(node.numbers(name) if node.has(name) else (), np.float32)
+    return np.array(node.numbers(name, ()), np.float32)
 
 
 def _powers(x: Value, vectors: Array, node: NodeView) -> Value:
     """The kernel function of each row and each vector."""
-    kind, given = node.text("kernel_type", "LINEAR"), _floats(node, "kernel_params")
+    kind = node.one_of("kernel_type", ("LINEAR", "RBF", "POLY", "SIGMOID"), "LINEAR")
+    given = _floats(node, "kernel_params")
     if len(given) not in (0, 3):
         raise malformed(f"{len(given)} kernel_params; expected gamma, coef0 and degree")
     gamma, shift, degree = (float(n) for n in (given if len(given) else np.zeros(3)))
@@ -37,11 +38,7 @@ def _powers(x: Value, vectors: Array, node: NodeView) -> Value:
     if kind == "LINEAR":
         return product
     affine = product * gamma + shift
-    if kind == "POLY":
-        return affine**degree
-    if kind == "SIGMOID":
-        return tanh(affine)
-    raise malformed(f"kernel_type {kind!r}")
+    return affine**degree if kind == "POLY" else tanh(affine)
 
 
 def _vectors(x: Value, numbers: Array, count: int, what: str) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,15 +13,13 @@ from ftuner.core.dtype import INT64, STRING
 from ftuner.frontends.onnx.categories import place
 from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT
-from ftuner.frontends.onnx.signatures import onnx
+from ftuner.frontends.onnx.signatures import Positive, onnx
 from ftuner.graph.algebra import apply, concat, constant, counted, equal, gather, iota, where
 from ftuner.graph.checks import malformed, origin
 from ftuner.graph.ir import Array, Value
 from ftuner.graph.ops.learning import Words
 from ftuner.graph.ops.text import expression
 
-CASES = ("LOWER", "UPPER", "NONE")
-MODES = ("TF", "IDF", "TFIDF")
 MOST_TOKENS = 1 << 16
 """Longest n-gram, and most tokens that one may skip."""
 
@@ -55,11 +53,10 @@ def _split(
 
 @onnx("StringNormalizer")
 def _normalizer(
-    context: Context, node: NodeView, x: Value, case_change_action: str = "NONE",
+    context: Context, node: NodeView, x: Value,
+    case_change_action: Literal["LOWER", "UPPER", "NONE"] = "NONE",
     is_case_sensitive: bool = False, stopwords: tuple[str, ...] = (),
 ) -> Value:  # fmt: skip
-    if case_change_action not in CASES:
-        raise malformed(f"case_change_action {case_change_action!r}; expected {', '.join(CASES)}")
     normaliser = case_change_action, stopwords, is_case_sensitive
     return apply("normalised_text", x, count=_count(context, node), normaliser=normaliser)
 
@@ -89,7 +86,8 @@ def _tokenizer(
 
 @onnx("TfIdfVectorizer")
 def _tf_idf(
-    context: Context, node: NodeView, x: Value, mode: str, min_gram_length: int,
+    context: Context, node: NodeView, x: Value, mode: Literal["TF", "IDF", "TFIDF"],
+    min_gram_length: Positive,
     max_gram_length: int, max_skip_count: int, ngram_counts: tuple[int, ...],
     ngram_indexes: tuple[int, ...], weights: tuple[float, ...] = (),
 ) -> Value:  # fmt: skip
@@ -109,8 +107,8 @@ def _tf_idf(
     factors = np.array(weights, np.float32) if weights else np.ones(whole, np.float32)
     if len(columns) != whole or len(factors) != whole or len(set(columns.tolist())) != whole:
         raise malformed(f"{len(columns)} columns, {len(factors)} weights of {whole} n-grams")
-    if mode not in MODES or not 1 <= least <= most < MOST_TOKENS or not 0 <= skips < MOST_TOKENS:
-        raise malformed(f"mode {mode!r}, n-grams of {least} to {most}, {skips} skipped")
+    if not least <= most < MOST_TOKENS or not 0 <= skips < MOST_TOKENS:
+        raise malformed(f"n-grams of {least} to {most}, {skips} skipped")
     if columns.min(initial=0) < 0 or columns.max(initial=0) >= 1 << 31:
         raise malformed("ngram_indexes are out of range")
     if x.rank not in (1, 2):

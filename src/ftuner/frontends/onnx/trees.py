@@ -4,7 +4,7 @@ table of nodes, in which a node compares one column with its split."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -203,7 +203,7 @@ def _floats(node: NodeView, name: str) -> Array:
     """A list of floats, or the tensor that may be in its place."""
     if node.has(f"{name}_as_tensor"):
         return node.tensor(f"{name}_as_tensor").array.ravel()
-    return np.array(node.numbers(name) if node.has(name) else (), np.float32)
+    return np.array(node.numbers(name, ()), np.float32)
 
 
 def _reached(x: Value, forest: _Forest) -> Value:
@@ -289,8 +289,9 @@ def _given(transform: str, scores: Value) -> Value:
 
 @onnx("TreeEnsembleRegressor", domain=LEARNING)
 def _regressor(
-    node: NodeView, table: Value, n_targets: int, aggregate_function: str = "SUM"
-) -> Value:
+    node: NodeView, table: Value, n_targets: int,
+    aggregate_function: Literal["AVERAGE", "SUM", "MIN", "MAX"] = "SUM",
+) -> Value:  # fmt: skip
     x = _table(table)
     _expect_targets(n_targets)
     forest = _by_names(node, "target", n_targets)
@@ -299,8 +300,6 @@ def _regressor(
 
 
 def _targets(x: Value, forest: _Forest, aggregate: str, transform: str, base: Array) -> Value:
-    if aggregate not in AGGREGATES:
-        raise malformed(f"aggregate_function {aggregate!r}")
     scores, said = _scores(x, forest, aggregate)
     if len(base) == scores.shape[1]:
         scores = scores + constant(base, scores.dtype)

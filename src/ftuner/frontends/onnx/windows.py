@@ -26,6 +26,8 @@ from ftuner.graph.compositions.windows import (
 )
 from ftuner.graph.ir import Value
 
+_PADDINGS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
+
 
 def positive_integers(node: NodeView, name: str, rank: int) -> tuple[int, ...]:
     """A list of positive integers, by default ones."""
@@ -52,9 +54,7 @@ def window_of(node: NodeView, x: Value, kernel: Shape, cuts: bool = False) -> Wi
     strides = tuple(min(n, FARTHEST) for n in positive_integers(node, "strides", rank))
     dilations = positive_integers(node, "dilations", rank)
     before, after = pads_of(node, rank)
-    auto = node.text("auto_pad", "NOTSET")
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise malformed(f"auto_pad {auto!r}")
+    auto = node.one_of("auto_pad", _PADDINGS, "NOTSET")
     return placed(x, kernel, strides, dilations, before, after, auto, node.flag("ceil_mode"), cuts)
 
 
@@ -130,9 +130,7 @@ def _transposed_extents(
 ) -> tuple[tuple[int, ...], Shape]:  # fmt: skip
     """The padding before the first output that is cut away, and the extents of the result."""
     rank = x.rank - 2
-    auto = node.text("auto_pad", "NOTSET")
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
-        raise malformed(f"auto_pad {auto!r}")
+    auto = node.one_of("auto_pad", _PADDINGS, "NOTSET")
     before, after = pads_of(node, rank)
     extra = node.integers("output_padding", (0,) * rank)
     wanted = node.integers("output_shape", ())

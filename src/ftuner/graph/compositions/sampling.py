@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import Dim, Shape, product, row_major_strides
-from ftuner.core.dtype import FLOAT32, HALF_DTYPES, INT64
+from ftuner.core.dtype import INT64
 from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply, counted, equal, floor, gather, iota, rint, scalar, where
 from ftuner.graph.checks import malformed, require
@@ -40,11 +40,6 @@ class Taps:
 def rows_of(x: Value) -> Value:
     """An image, channels last, as rows of channels."""
     return x.reshape((product(x.shape[:-1]), x.shape[-1]))
-
-
-def wide(x: Value) -> Value:
-    """A tensor in the dtype that it is computed in: float32 for half precision."""
-    return x.cast(FLOAT32) if x.dtype.name in HALF_DTYPES else x.computed()
 
 
 def within(at: Value, extent: Dim) -> tuple[Value, Value]:
@@ -168,7 +163,7 @@ def grid_samples(x: Value, grid: Value, mode: str, padding: str, corners: bool) 
     require(grid.shape[-1], rank, what)
     require(grid.shape[0], x.shape[0], what)
     extents, outputs = x.shape[2:], grid.shape[1:-1]
-    positions = wide(grid)
+    positions = grid.wide()
     lines = []
     for axis, extent in enumerate(extents):
         part = positions.slice(grid.rank - 1, rank - 1 - axis, 1)
@@ -177,6 +172,6 @@ def grid_samples(x: Value, grid: Value, mode: str, padding: str, corners: bool) 
     taps = apart(across(lines, extents), extents)
     rows = rows_of(channels_last(x))
     if mode != "nearest":
-        rows = wide(rows)
+        rows = rows.wide().computed()
     found = sampled(rows, taps).cast(x.dtype)
     return channels_first(found.reshape((x.shape[0], *outputs, x.shape[1])))

@@ -104,9 +104,10 @@ def placed(
 
 
 def with_bias(result: Value, bias: Value | None) -> Value:
+    """The sum of a tensor and its bias, if there is one: an element for each column."""
     if bias is None:
         return result
-    expect_shape(bias, (result.shape[-1],), f"the bias {bias.type}")
+    expect_shape(bias, result.shape[-1:], f"the bias {bias.type}")
     return result + bias
 
 

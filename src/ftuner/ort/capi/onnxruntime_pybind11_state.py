@@ -1,86 +1,41 @@
 """The classes, functions and exceptions of onnxruntime that packages import from here."""
 
-from ftuner.frontends.onnx.records import ModelMetadata
-from ftuner.ort.description import NodeArg
-from ftuner.ort.enumerations import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    OrtAllocatorType,
-    OrtDevice,
-    OrtMemType,
-)
-from ftuner.ort.exceptions import (
-    DeviceReset,
-    EngineError,
-    EPFail,
-    Fail,
-    InvalidArgument,
-    InvalidGraph,
-    InvalidProtobuf,
-    ModelLoadCanceled,
-    ModelLoaded,
-    ModelRequiresCompilation,
-    NoModel,
-    NoSuchFile,
-    NotFound,
-    NotImplemented,
-    RuntimeException,
-)
-from ftuner.ort.options import RunOptions, SessionOptions
-from ftuner.ort.process import (
-    disable_telemetry_events,
-    enable_telemetry_events,
-    get_build_info,
-    get_version_string,
-    has_collective_ops,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
-    set_global_thread_pool_sizes,
-    set_seed,
-)
-from ftuner.ort.providers import get_all_providers, get_available_providers, get_device
-from ftuner.ort.session import InferenceSession
-from ftuner.ort.values import OrtValue
-
-__all__ = [
-    "DeviceReset",
-    "EPFail",
-    "EngineError",
-    "ExecutionMode",
-    "ExecutionOrder",
-    "Fail",
-    "GraphOptimizationLevel",
-    "InferenceSession",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoadCanceled",
-    "ModelLoaded",
-    "ModelMetadata",
-    "ModelRequiresCompilation",
-    "NoModel",
-    "NoSuchFile",
-    "NodeArg",
-    "NotFound",
-    "NotImplemented",
-    "OrtAllocatorType",
-    "OrtDevice",
-    "OrtMemType",
-    "OrtValue",
-    "RunOptions",
-    "RuntimeException",
-    "SessionOptions",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_version_string",
-    "has_collective_ops",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
-    "set_seed",
-]
+from ftuner.frontends.onnx.records import ModelMetadata as ModelMetadata
+from ftuner.ort.description import NodeArg as NodeArg
+from ftuner.ort.enumerations import ExecutionMode as ExecutionMode
+from ftuner.ort.enumerations import ExecutionOrder as ExecutionOrder
+from ftuner.ort.enumerations import GraphOptimizationLevel as GraphOptimizationLevel
+from ftuner.ort.enumerations import OrtAllocatorType as OrtAllocatorType
+from ftuner.ort.enumerations import OrtDevice as OrtDevice
+from ftuner.ort.enumerations import OrtMemType as OrtMemType
+from ftuner.ort.exceptions import DeviceReset as DeviceReset
+from ftuner.ort.exceptions import EngineError as EngineError
+from ftuner.ort.exceptions import EPFail as EPFail
+from ftuner.ort.exceptions import Fail as Fail
+from ftuner.ort.exceptions import InvalidArgument as InvalidArgument
+from ftuner.ort.exceptions import InvalidGraph as InvalidGraph
+from ftuner.ort.exceptions import InvalidProtobuf as InvalidProtobuf
+from ftuner.ort.exceptions import ModelLoadCanceled as ModelLoadCanceled
+from ftuner.ort.exceptions import ModelLoaded as ModelLoaded
+from ftuner.ort.exceptions import ModelRequiresCompilation as ModelRequiresCompilation
+from ftuner.ort.exceptions import NoModel as NoModel
+from ftuner.ort.exceptions import NoSuchFile as NoSuchFile
+from ftuner.ort.exceptions import NotFound as NotFound
+from ftuner.ort.exceptions import NotImplemented as NotImplemented
+from ftuner.ort.exceptions import RuntimeException as RuntimeException
+from ftuner.ort.options import RunOptions as RunOptions
+from ftuner.ort.options import SessionOptions as SessionOptions
+from ftuner.ort.process import disable_telemetry_events as disable_telemetry_events
+from ftuner.ort.process import enable_telemetry_events as enable_telemetry_events
+from ftuner.ort.process import get_build_info as get_build_info
+from ftuner.ort.process import get_version_string as get_version_string
+from ftuner.ort.process import has_collective_ops as has_collective_ops
+from ftuner.ort.process import set_default_logger_severity as set_default_logger_severity
+from ftuner.ort.process import set_default_logger_verbosity as set_default_logger_verbosity
+from ftuner.ort.process import set_global_thread_pool_sizes as set_global_thread_pool_sizes
+from ftuner.ort.process import set_seed as set_seed
+from ftuner.ort.providers import get_all_providers as get_all_providers
+from ftuner.ort.providers import get_available_providers as get_available_providers
+from ftuner.ort.providers import get_device as get_device
+from ftuner.ort.session import InferenceSession as InferenceSession
+from ftuner.ort.values import OrtValue as OrtValue
