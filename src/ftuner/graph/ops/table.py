@@ -8,14 +8,12 @@ from ftuner.graph.operator import Operator
 from ftuner.graph.ops.attention import ATTENTION
 from ftuner.graph.ops.contraction import CONTRACTIONS
 from ftuner.graph.ops.control import CONTROL
-from ftuner.graph.ops.experts import EXPERTS
 from ftuner.graph.ops.indexing import INDEXING
 from ftuner.graph.ops.layout import LAYOUT
 from ftuner.graph.ops.learning import LEARNING
 from ftuner.graph.ops.ordering import ORDERING
 from ftuner.graph.ops.pointwise import POINTWISE
 from ftuner.graph.ops.random_numbers import RANDOM_NUMBERS
-from ftuner.graph.ops.reading import READING
 from ftuner.graph.ops.recurrence import RECURRENCE
 from ftuner.graph.ops.reduction import REDUCTIONS
 from ftuner.graph.ops.resampling import RESAMPLING
@@ -34,7 +32,6 @@ ROWS: dict[str, Operator] = {
         *VIEWS,
         *LAYOUT,
         *INDEXING,
-        *READING,
         *SCATTERING,
         *ORDERING,
         *REDUCTIONS,
@@ -42,7 +39,6 @@ ROWS: dict[str, Operator] = {
         *LEARNING,
         *TEXT,
         *TREES,
-        *EXPERTS,
         *ATTENTION,
         *RECURRENCE,
         *RANDOM_NUMBERS,
