@@ -146,6 +146,13 @@ def index_steps(nest: Nest) -> list[int]:
     return [found.get(axis, -1) for axis in range(len(nest.axes))]
 
 
+def reads_where_made(nest: Nest, operand: int) -> bool:
+    """Whether each element of an operand that a nest reads is used where it is made."""
+    at = tuple(index_steps(nest))
+    loads = (s for s in nest.steps if (s.op, s.payload) == ("load", operand))
+    return all(step.arguments == at for step in loads)
+
+
 def without_ones(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 

@@ -119,11 +119,6 @@ def misfit(reference: Callable[..., Any], operands: int, attributes: tuple[str, 
     return ""
 
 
-def definition(node: Node, define: Define) -> Nest:
-    """The definition of a node."""
-    return define([v.type for v in node.inputs], node.attributes, [v.type for v in node.outputs])
-
-
 def elements_of(shape: Shape) -> int:
     """The elements of a tensor whose extents are known."""
     return math.prod(n for n in shape if isinstance(n, int))

@@ -9,7 +9,9 @@ from ftuner.core import functions
 from ftuner.core.caching import cached_attribute
 from ftuner.core.expr import expect_composition
 from ftuner.core.functions import SCALAR_FUNCTIONS, ScalarFunction
+from ftuner.core.index_expr import Nest
 from ftuner.errors import ConfigurationError
+from ftuner.graph.ir import Node
 from ftuner.graph.operator import Operator
 
 
@@ -34,6 +36,12 @@ class Operators(Mapping[str, Operator]):
 
 
 OPERATORS = Operators()
+
+
+def definition(node: Node) -> Nest | None:
+    """The definition of a node; None if its operator has none."""
+    define, (given, found) = OPERATORS[node.op].define, (node.inputs, node.outputs)
+    return define and define([v.type for v in given], node.attributes, [v.type for v in found])
 
 
 def register_operator(operator: Operator) -> None:

@@ -244,8 +244,9 @@ class Placement:
 
     # Fusion.
 
-    def fused(self, node: Node, definition: Nest) -> FusedNest:
+    def fused(self, node: Node, definition: Nest | None) -> FusedNest:
         """The nest of a node, which computes its operands in its loads wherever that pays."""
+        assert definition is not None
         joiner = Joiner()
         loads: dict[tuple[str, object], Body] = {
             ("load", i): self.loaded(joiner, value, definition)

@@ -135,17 +135,6 @@ def _infer_determinant(types: Types, attributes: Attributes, require: Require) -
     return (TensorType(x.dtype, x.shape[:-2]),)
 
 
-def _reference_determinant(x: Any) -> Any:
-    # LAPACK may take a NaN on the diagonal for a pivot of zero.
-    return np.where(np.isnan(x).any((-2, -1)), np.nan, np.linalg.det(x))
-
-
-def _work_determinant(types: Types, attributes: Attributes, results: Types) -> int:
-    """A multiply-add for each element and row. LAPACK does several in the time of an element."""
-    (x,) = types
-    return elements_of(x.shape) * elements_of(x.shape[-1:])
-
-
 def _infer_experts(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """x (tokens, k), weight (experts, k, n), or (experts, n, k) if `transposed`; index (tokens,
     slots); and perhaps a bias (experts, n). The result is (tokens, slots, n). A token may have the
@@ -215,7 +204,11 @@ CONTRACTIONS = (
     Operator("expert_matmul", _infer_experts, _reference_experts, _define_experts,
              work=lambda types, _, results: elements_of((*results[0].shape, types[0].shape[1])),
              numerics=Numerics.PRODUCT),
-    Operator("determinant", _infer_determinant, _reference_determinant,
-             work=_work_determinant, numerics=Numerics.REDUCTION),
+    Operator("determinant", _infer_determinant,
+             # LAPACK may take a NaN on the diagonal for a pivot of zero.
+             lambda x: np.where(np.isnan(x).any((-2, -1)), np.nan, np.linalg.det(x)),
+             # A multiply-add for each element and row. LAPACK does several in that time.
+             work=lambda types, *_: elements_of((*types[0].shape, types[0].shape[-1])),
+             numerics=Numerics.REDUCTION),
 )  # fmt: skip
 """Of `expert_matmul`, `transposed` says whether the weight is (experts, n, k)."""
