@@ -153,10 +153,6 @@ def reads_where_made(nest: Nest, operand: int) -> bool:
     return all(step.arguments == at for step in loads)
 
 
-def without_ones(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
-
-
 def ones_reshaped(fused: FusedNest, old: Shape, new: Shape) -> FusedNest:
     """An injective nest reshaped from `old` to `new`, which differ only in axes of extent 1."""
     real = [i for i, extent in enumerate(new) if extent != 1]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Shape, product, without_ones
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Body, Nest, Store
@@ -132,6 +132,6 @@ class PendingNest(Pending):
         return PendingNest(joiner.joined(joined, f"{form.title} + {node.op}"))
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingNest | None:
-        if not self.nest.injective or fused_nest.without_ones(old) != fused_nest.without_ones(new):
+        if not self.nest.injective or without_ones(old) != without_ones(new):
             return None
         return PendingNest(fused_nest.ones_reshaped(self.nest, old, new))

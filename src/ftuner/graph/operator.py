@@ -24,6 +24,7 @@ from ftuner.graph.placement import Form, Placement
 Attributes = Mapping[str, Any]
 Types = Sequence[TensorType]
 Define = Callable[[Types, Attributes, Types], Nest]
+Infer = Callable[[Types, Attributes, "Require"], tuple[TensorType, ...]]
 
 
 class Require(Protocol):
@@ -75,7 +76,7 @@ class Operator:
     """
 
     name: str
-    infer: Callable[[Types, Attributes, Require], tuple[TensorType, ...]]
+    infer: Infer
     reference: Callable[..., Any]
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None

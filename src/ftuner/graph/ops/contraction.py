@@ -3,6 +3,7 @@ experts, whose weights are chosen at run time, and determinants, by the LAPACK o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ftuner.graph.blocks import of_blocks
 from ftuner.graph.ir import Array, TensorType
 from ftuner.graph.operator import (
     Attributes,
+    Infer,
     NestWriter,
     Numerics,
     Operator,
@@ -64,29 +66,33 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return steps // NUMPY_MULTIPLY_ADDS if results[0].dtype.kind == "float" else steps
 
 
-def _infer_narrow_matmul(
-    types: Types, attributes: Attributes, require: Require
-) -> tuple[TensorType]:
-    """A matrix or several, times one of 8-bit integers or of half precision."""
-    a, b = types
-    if a.dtype.kind != "float" or b.dtype not in NARROW_DTYPES:
-        raise GraphError(f"narrow_matmul of {a} and {b}")
-    if a.rank < 2 or b.rank != 2:
-        raise ShapeError(f"narrow_matmul of {a} and {b}: expected two axes or more, and two")
-    require(a.shape[-1], b.shape[0], f"narrow_matmul of {a} and {b}")
-    return (TensorType(a.dtype, (*a.shape[:-1], b.shape[1])),)
+def _by_matrix(op: str, takes: Callable[[DType, DType, Attributes], bool]) -> Infer:
+    """The shape rule of a product of a matrix or several, of a dtype that it takes, and of a matrix
+    (k, n) of another, which is given as words or blocks of several steps of k."""
+
+    def infer(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+        a, b = types
+        what = f"{op} of {a} and {b}"
+        if not takes(a.dtype, b.dtype, attributes):
+            raise GraphError(what)
+        if a.rank < 2 or b.rank != 2:
+            raise ShapeError(f"{what}: expected two axes or more, and two")
+        require(a.shape[-1], b.shape[0] * b.dtype.numbers, what)
+        dtype = a.dtype if op == "narrow_matmul" else FLOAT32
+        return (TensorType(dtype, (*a.shape[:-1], b.shape[1])),)
+
+    return infer
 
 
-def _infer_word_matmul(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
-    """Rows of uint8 or bfloat16 times a matrix (k, n) of int8 or bfloat16, which is given as words
-    of several steps of k. The sums, of uint8 in int32, are float32."""
-    a, b = types
-    if a.dtype not in WORD_PRODUCTS or b.dtype != WORD_PRODUCTS[a.dtype].b:
-        raise GraphError(f"word_matmul of {a} and {b}")
-    if a.rank < 2 or b.rank != 2:
-        raise ShapeError(f"word_matmul of {a} and {b}: expected two axes or more, and two")
-    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"word_matmul of {a} and {b}")
-    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
+def _are_words(a: DType, b: DType, attributes: Attributes) -> bool:
+    """Rows of uint8 or bfloat16, and words of int8 or bfloat16. Sums of uint8 are in int32."""
+    return a in WORD_PRODUCTS and b == WORD_PRODUCTS[a].b
+
+
+def _are_blocks(a: DType, b: DType, attributes: Attributes) -> bool:
+    """Rows of float32, or of uint8 where levels are signed, and blocks of levels."""
+    blocks = b.kind == "block" and b == attributes["block"]
+    return blocks and a == (UINT8 if has_signed_levels(b) else FLOAT32)
 
 
 def words_of(weight: Array, dtype: DType) -> Array:
@@ -104,22 +110,6 @@ def _word_matmul(a: Any, b: Any) -> Any:
         weight = of_bfloat16(weight)
     # Sums of products of integers are exact in float64.
     return np.matmul(a.astype(np.float64), weight.astype(np.float64)).astype(np.float32)
-
-
-def _infer_block_matmul(
-    types: Types, attributes: Attributes, require: Require
-) -> tuple[TensorType]:
-    """Rows of float32, or of uint8 where levels are signed, times a matrix (k, n), given as blocks
-    of levels (k / numbers, n). The sums are float32."""
-    a, b = types
-    if b.dtype.kind != "block" or b.dtype != attributes["block"]:
-        raise GraphError(f"block_matmul of {a} and {b}")
-    if a.dtype != (UINT8 if has_signed_levels(b.dtype) else FLOAT32):
-        raise GraphError(f"block_matmul of {a} and {b}")
-    if a.rank < 2 or b.rank != 2:
-        raise ShapeError(f"block_matmul of {a} and {b}: expected two axes or more, and two")
-    require(a.shape[-1], b.shape[0] * b.dtype.numbers, f"block_matmul of {a} and {b}")
-    return (TensorType(FLOAT32, (*a.shape[:-1], b.shape[1])),)
 
 
 def _infer_determinant(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
@@ -194,11 +184,13 @@ def _reference_experts(
 CONTRACTIONS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("narrow_matmul", _infer_narrow_matmul, lambda a, b: np.matmul(a, b.astype(a.dtype)),
+    Operator("narrow_matmul",
+             _by_matrix("narrow_matmul", lambda a, b, _: a.kind == "float" and b in NARROW_DTYPES),
+             lambda a, b: np.matmul(a, b.astype(a.dtype)),
              work=_work, numerics=Numerics.PRODUCT, widened=1),
-    Operator("word_matmul", _infer_word_matmul, _word_matmul,
+    Operator("word_matmul", _by_matrix("word_matmul", _are_words), _word_matmul,
              work=_work, numerics=Numerics.PRODUCT),
-    Operator("block_matmul", _infer_block_matmul,
+    Operator("block_matmul", _by_matrix("block_matmul", _are_blocks),
              lambda a, b, block: np.matmul(a.astype(np.float32), of_blocks(b, block)),
              work=_work, numerics=Numerics.PRODUCT),
     Operator("expert_matmul", _infer_experts, _reference_experts, _define_experts,

@@ -9,11 +9,9 @@ import numpy as np
 from ftuner.core.dtype import BOOL
 from ftuner.graph.algebra import apply, where
 from ftuner.graph.ir import Node, Value
+from ftuner.graph.known_values import SAME_ELEMENTS
 from ftuner.graph.rewrite.rule import rule
 from ftuner.graph.rewrite.surroundings import Surroundings, constant, scalar, scaled
-
-_MOVES = ("reshape", "transpose", "broadcast", "slice")
-"""Operators whose results are elements of their operand."""
 
 
 @rule("add", "subtract")
@@ -47,7 +45,7 @@ def _booleans(around: Surroundings, value: Value) -> Value | None:
         return around.once(_constant, value)
     if node.op == "cast" and node.inputs[0].dtype == BOOL:
         return node.inputs[0]
-    source = _booleans(around, node.inputs[0]) if node.op in _MOVES else None
+    source = _booleans(around, node.inputs[0]) if node.op in SAME_ELEMENTS else None
     return None if source is None else apply(node.op, source, **node.attributes)
 
 

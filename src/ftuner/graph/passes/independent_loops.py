@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftuner.core.dim import Dim, Shape, symbol, symbols_of
+from ftuner.core.dim import Dim, Shape, symbol, symbols_of, without_ones
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
@@ -167,7 +167,7 @@ class _Iterations:
         """The index into what is reshaped, to which axes of one element may be added."""
         old, new = node.inputs[0].shape, node.output.shape
         left = [at for at, n in zip(index, new, strict=True) if n != 1]
-        if [n for n in old if n != 1] != [n for n in new if n != 1]:
+        if without_ones(old) != without_ones(new):
             raise _NoNestError
         return [self._writer.integer(0) if n == 1 else left.pop(0) for n in old]
 

@@ -22,14 +22,12 @@ from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.halves import half_dtypes, half_weights, halves_in_float32, join_halves
 from ftuner.graph.passes.independent_loops import write_loops_as_nests
-from ftuner.graph.passes.level_tables import level_tables
+from ftuner.graph.passes.look_ups import level_tables, share_words, whole_indices
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.narrow_weights import int8_weight, widened_blocks
 from ftuner.graph.passes.rotary import rotary
 from ftuner.graph.passes.separate_axes import separate_axes
-from ftuner.graph.passes.shared_words import share_words
-from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels, range_of_rows
 from ftuner.graph.rewrite import rules
 from ftuner.graph.rewrite.rule import Rewriting, registered

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim, Shape, without_ones
 from ftuner.core.dtype import BOOL
 from ftuner.core.frozen import dataclass
 from ftuner.graph.ir import Array, Graph, Node, Value
@@ -258,7 +258,7 @@ def _sum(x: Linear, y: Linear, sign: int) -> Linear:
 
 def _reshaped(node: Node, x: Linear) -> Linear | None:
     shape = node.inputs[0].shape
-    if [n for n in shape if n != 1] != [n for n in node.output.shape if n != 1]:
+    if without_ones(shape) != without_ones(node.output.shape):
         return None
     factors = iter([f for f, n in zip(x.factors, shape, strict=True) if n != 1])
     return Linear(x.offset, tuple(0 if n == 1 else next(factors) for n in node.output.shape))
