@@ -389,11 +389,11 @@ def _clip(maker: Maker) -> None:
             value = max(value, 0) if x.dtype in UNSIGNED else value
             given = maker.draws.chance(0.7)
             bounds.append(maker.constant(np.array(value, x.dtype), share=True) if given else None)
-        maker.add("Clip", [x, *bounds], x.shape, x.dtype, x.low, x.high)
+        maker.moved("Clip", x, x.shape, *bounds)
         return
     x = maker.operand(("float32",))
     limits = {n: v for n, v in (("min", -0.5), ("max", 1.5)) if maker.draws.chance(0.7)}
-    maker.add("Clip", [x], x.shape, x.dtype, x.low, x.high, **limits)
+    maker.moved("Clip", x, x.shape, **limits)
 
 
 _unary("Identity", DTYPES, ALL, _as_it_is, 0.3)
