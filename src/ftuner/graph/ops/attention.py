@@ -149,7 +149,7 @@ def _reference_rotary(x: Any, cosine: Any, sine: Any, axis: int) -> Any:
     return x * cosine + np.concatenate([-second, first], axis) * sine
 
 
-ATTENTION = (
+OPERATORS = (
     Operator(
         "attention",
         _infer,

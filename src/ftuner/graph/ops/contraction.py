@@ -181,7 +181,7 @@ def _reference_experts(
     return found
 
 
-CONTRACTIONS = (
+OPERATORS = (
     Operator("matmul", _infer_matmul, np.matmul, _define_matmul,
              work=_work, numerics=Numerics.PRODUCT),
     Operator("narrow_matmul",

@@ -205,7 +205,7 @@ def _reference_read(
     return np.broadcast_to(np.where(valid, found, np.zeros((), x.dtype)), shape)
 
 
-INDEXING = (
+OPERATORS = (
     Operator("look_up", _infer_look_up, lambda table, levels: table[levels], _define_look_up,
              numerics=Numerics.LOOK_UP, moves=True),
     Operator("gather", _infer_gather, lambda x, indices, axis, node="": x.take(indices, axis),

@@ -163,7 +163,7 @@ def _differ(rows: Any) -> Any:
     return found
 
 
-ORDERING = (
+OPERATORS = (
     *(
         Operator(
             f"cumulative_{kind}",

@@ -251,7 +251,7 @@ def _reference_levels(x: Any) -> Any:
     return levels.astype(np.uint8), np.where(most == 0, 0, scale) + most * 0
 
 
-REDUCTIONS = (
+OPERATORS = (
     Operator("row_range", _infer_range, lambda x: (x.min(-1), x.max(-1)), _define_range),
     Operator("row_levels", _infer_levels, _reference_levels, _define_levels),
     Operator(

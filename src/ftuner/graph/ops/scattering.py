@@ -182,7 +182,7 @@ def _reference_rows(
     return np.moveaxis(result, 1, axis)
 
 
-SCATTERING = (
+OPERATORS = (
     Operator("scatter_elements", _infer_elements, _reference_elements, _define_elements, _lower),
     Operator("scatter_nd", _infer_nd, _reference_nd, _define_nd, _lower),
     Operator("write_rows", _infer_rows, _reference_rows, _define_rows, _lower),

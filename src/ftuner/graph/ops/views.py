@@ -168,7 +168,7 @@ def _lower_slice(node: Node, placement: Placement) -> tuple[View] | None:
     return (View(view.buffer, layout),)
 
 
-VIEWS = (
+OPERATORS = (
     Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape),
              lower=_lower_reshape, moves=True),
     Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),

@@ -265,7 +265,7 @@ def _reference_words(
     return _reference_convolution(*wide, 1, strides, dilations, begin, extents).astype(np.float32)
 
 
-WINDOWS = (
+OPERATORS = (
     Operator(
         "convolution",
         _infer_convolution,
