@@ -105,12 +105,8 @@ class Joiner:
 
     def joined(self, nest: Nest, title: str) -> FusedNest:
         """The nest with the steps and the operands that have been written."""
-        operands = tuple(v.layout for v in self.views)
-        return FusedNest(
-            replace(nest, operands=operands, steps=tuple(self.writer.steps)),
-            tuple(self.views),
-            title,
-        )
+        operands, steps = tuple(v.layout for v in self.views), tuple(self.writer.steps)
+        return FusedNest(replace(nest, operands=operands, steps=steps), tuple(self.views), title)
 
 
 def stored_as(nest: Nest, dtypes: Sequence[DType]) -> Nest:

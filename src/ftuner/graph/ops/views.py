@@ -158,13 +158,8 @@ def _lower_slice(node: Node, placement: Placement) -> tuple[View] | None:
     offset, strides = view.layout.offset, view.layout.strides
     for start, stride in zip(node.attributes["starts"], strides, strict=True):
         offset = offset + start * stride
-    steps = zip(strides, node.attributes["steps"], strict=True)
-    layout = replace(
-        view.layout,
-        shape=node.output.shape,
-        strides=tuple(stride * step for stride, step in steps),
-        offset=offset,
-    )
+    strides = tuple(n * step for n, step in zip(strides, node.attributes["steps"], strict=True))
+    layout = replace(view.layout, shape=node.output.shape, strides=strides, offset=offset)
     return (View(view.buffer, layout),)
 
 
