@@ -34,8 +34,7 @@ from ftuner.core.product import product_types
 from ftuner.errors import GraphError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operators import OPERATORS
-from ftuner.graph.ops.control import CONTROL
-from ftuner.graph.ops.text import TEXT
+from ftuner.graph.ops import control, text
 from ftuner.hardware.model import CpuHardware
 from ftuner.runtime.ops.layer import layer_epilogue
 from ftuner.ukernels.cpu.library import ANY_MATRICES, LAYERS, Operands, build_library
@@ -90,8 +89,8 @@ def may_be_constant(template: Template) -> bool:
 
 def _of_operators() -> Iterator[Cell]:
     # Those that run graphs have no code of their own; no kernel reads or gives strings or maps.
-    of_objects = {"translated", "maps", *(operator.name for operator in TEXT)}
-    computed = set(OPERATORS) - {operator.name for operator in CONTROL} - of_objects
+    of_objects = {"translated", "maps", *(operator.name for operator in text.OPERATORS)}
+    computed = set(OPERATORS) - {operator.name for operator in control.OPERATORS} - of_objects
     # Programs of users, of which `tests/tasks` covers graphs.
     computed -= {"scheduled"}
     # Some CPUs have no instruction for them: `test_word_products` and `test_word_attention` cover

@@ -195,7 +195,13 @@ def assert_close(found: Sequence[Array], expected: Sequence[Array], message: str
 
 Pass = Callable[[Graph], Graph]
 Body = Callable[[Maker], Value]
+Function = Callable[[Value], Value]
 PASS_BINDINGS = ({"B": 2, "S": 5, "T": 3}, {"B": 1, "S": 1, "T": 1})
+
+
+def of_x(function: Function, *shape: Dim) -> Body:
+    """A function of one input, (B, S) unless a shape is given."""
+    return lambda g: function(g.given("x", *(shape or (B, S))))
 
 
 def applied(apply: Pass, graph: Graph) -> Graph:

@@ -6,6 +6,7 @@ import pytest
 from tests.graph.graphs import B, Maker, S, T, assert_runs, graph_of, titles
 
 from ftuner.core.dtype import FLOAT16
+from ftuner.graph.algebra import concat, exp, zero_padded
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -17,98 +18,88 @@ RUNS: tuple[dict[str, int], ...] = (
 )  # fmt: skip
 
 
-def joined(g: Maker, *parts: Value, axis: int = -1) -> Value:
-    return g.add("concat", *parts, axis=axis % parts[0].rank)
+def joined(*parts: Value) -> Value:
+    return concat(parts, parts[0].rank - 1)
+
+
+def rows(g: Maker, columns: int = 12) -> tuple[Value, Value]:
+    """An input, and a product of it."""
+    x = g.given("x", B, S, 8)
+    return x, g.linear(x, columns)
 
 
 def read_beside(g: Maker) -> list[Value]:
     """A product and a nest that a concatenation reads, and another product."""
-    x = g.given("x", B, S, 8)
-    y, z = g.linear(x, 12), g.add("exp", x)
+    x, y = rows(g)
+    z = exp(x)
     again = g.linear(y, 5)
-    return [joined(g, y, z), g.add("add", again, g.linear(z, 5))]
+    return [joined(y, z), again + g.linear(z, 5)]
 
 
 def read_as_residual(g: Maker) -> Value:
-    x = g.given("x", B, S, 8)
-    y = g.linear(x, 12)
-    return g.linear(joined(g, y, g.add("add", g.linear(y, 12), y)), 4)
+    _, y = rows(g)
+    return g.linear(joined(y, g.linear(y, 12) + y), 4)
 
 
 def halves(g: Maker) -> Value:
     """One product gives two operands, and a third is made of one of them."""
-    y = g.linear(g.given("x", B, S, 8), 12)
-    first, second = (
-        g.add("slice", y, starts=(0, 0, at), steps=(1, 1, 1), shape=(B, S, 6)) for at in (0, 6)
-    )
-    return joined(g, first, second, g.linear(second, 6))
+    first, second = rows(g)[1].pieces(2, (6, 6))
+    return joined(first, second, g.linear(second, 6))
 
 
 def halves_in_another_order(g: Maker) -> Value:
-    y = g.linear(g.given("x", B, S, 8), 12)
-    first, second = (
-        g.add("slice", y, starts=(0, 0, at), steps=(1, 1, 1), shape=(B, S, 6)) for at in (0, 6)
-    )
-    return joined(g, second, first, second)
+    first, second = rows(g)[1].pieces(2, (6, 6))
+    return joined(second, first, second)
 
 
 def every_other_column(g: Maker) -> Value:
-    y = g.linear(g.given("x", B, S, 8), 12)
-    return joined(g, *(
-        g.add("slice", y, starts=(0, 0, at), steps=(1, 1, 2), shape=(B, S, 6)) for at in (0, 1)
-    ))  # fmt: skip
+    _, y = rows(g)
+    return joined(*(y.slice(2, at, 6, 2) for at in (0, 1)))
 
 
 def chain(g: Maker) -> Value:
     """Each layer reads the results of all before, as in DenseNet."""
-    x = g.linear(g.given("x", B, S, 8), 8)
+    _, x = rows(g, 8)
     for _ in range(4):
-        x = joined(g, x, g.linear(g.add("maximum", x, g.number(0)), 4))
+        x = joined(x, g.linear(x.at_least(0), 4))
     return x
 
 
 def in_another_shape(g: Maker) -> list[Value]:
     y = g.linear(g.given("x", B, S, T, 8), 12)
-    rows = g.add("reshape", y, shape=(B, S * T, 12))
-    return [joined(g, rows, g.given("z", B, S * T, 3)), g.linear(y, 3)]
+    return [joined(y.reshape((B, S * T, 12)), g.given("z", B, S * T, 3)), g.linear(y, 3)]
 
 
 def blocks_side_by_side(g: Maker) -> Value:
     """As transposed convolutions are written: a copy puts the blocks in their part."""
-    y = g.linear(g.given("x", B, S, T, 8), 12)
-    apart = g.add("reshape", y, shape=(B, S, T, 2, 2, 3))
-    turned = g.add("transpose", apart, perm=(0, 1, 3, 2, 4, 5))
-    picture = g.add("reshape", turned, shape=(B, 2 * S, 2 * T, 3))
-    return joined(g, g.given("z", B, 2 * S, 2 * T, 5), picture)
+    y = g.linear(g.given("x", B, S, T, 8), 12).reshape((B, S, T, 2, 2, 3))
+    picture = y.transpose((0, 1, 3, 2, 4, 5)).reshape((B, 2 * S, 2 * T, 3))
+    return joined(g.given("z", B, 2 * S, 2 * T, 5), picture)
 
 
 def in_two(g: Maker) -> list[Value]:
     """A value has one place: it is copied to the other part."""
-    x = g.given("x", B, S, 8)
-    y = g.linear(x, 12)
-    return [joined(g, y, x), joined(g, x, y)]
+    x, y = rows(g)
+    return [joined(y, x), joined(x, y)]
 
 
 def along_rows(g: Maker) -> list[Value]:
     """Rows of several batches are not evenly apart in their part, so that a product could not read
     them there."""
-    x = g.given("x", B, S, 8)
-    y = g.linear(x, 8)
-    return [joined(g, y, x, axis=1), g.linear(y, 5)]
+    x, y = rows(g, 8)
+    return [concat([y, x], 1), g.linear(y, 5)]
 
 
 def result_of_its_own(g: Maker) -> list[Value]:
-    x = g.given("x", B, S, 8)
-    y = g.linear(x, 12)
-    return [y, joined(g, y, x)]
+    x, y = rows(g)
+    return [y, joined(y, x)]
 
 
 def named_apart(g: Maker) -> Value:
     """Extents that are equal when they are bound: the simplest names them."""
-    y = g.linear(g.given("x", B, S, 8), 12)
-    widths = {"before": (0, 0, 0), "after": (0, 1, 0)}
-    padded = g.add("pad", g.given("z", B, T, 3), g.number(0), mode="constant", **widths)
-    return g.linear(joined(g, padded, y), 4)
+    _, y = rows(g)
+    padded = zero_padded(g.given("z", B, T, 3), (0, 0, 0), (0, 1, 0))
+    return g.linear(joined(padded, y), 4)
 
 
 CASES: list[tuple[Body, int]] = [

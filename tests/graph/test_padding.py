@@ -10,6 +10,7 @@ from tests.graph.graphs import B, Maker, S, T, graph_of
 from ftuner.core.dim import minimum
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.errors import ConfigurationError, FTunerError, ShapeError
+from ftuner.graph.algebra import apply, concat, equal, iota, where
 from ftuner.graph.ir import Graph
 from ftuner.graph.padding import proven_padding
 from ftuner.graph.passes.pipeline import optimised
@@ -29,71 +30,61 @@ LENGTHS = (5, 9, 1, 7)
 def graph(body: Body) -> Graph:
     def made(g: Maker) -> Any:
         x, mask = g.given("x", B, S, WIDTH), g.given("mask", B, S, dtype=INT64)
-        with g.writing():
-            found = body(g, x, mask.cast(x.dtype))
+        found = body(g, x, mask.cast(x.dtype))
         # A graph keeps no input that it does not read.
         return (*(found if isinstance(found, tuple) else (found,)), mask)
 
     return optimised(graph_of(made), halves=False)
 
 
-def scores(g: Maker, x: Any) -> Any:
-    """Of each position by each other."""
-    return g.add("matmul", x, x.transpose((0, 2, 1)))
+def softmax_of(x: Any, bias: Any) -> Any:
+    """An attention of each position to each other."""
+    return apply("softmax", x @ x.swapped() + bias, axis=2, log=False) @ x
 
 
 def added(g: Maker, x: Any, mask: Any, low: float = -1e4) -> Any:
-    bias = g.add("reshape", (1.0 - mask) * low, shape=(B, 1, 1, S))
-    return g.self_attention(x, bias, HEADS)
+    return g.self_attention(x, ((1.0 - mask) * low).reshape((B, 1, 1, S)), HEADS)
 
 
 def softmax(g: Maker, x: Any, mask: Any, low: float = -1e9) -> Any:
-    bias = g.add("reshape", (1.0 - mask) * low, shape=(B, 1, S))
-    return g.add("matmul", g.add("softmax", scores(g, x) + bias, axis=2, log=False), x)
+    return softmax_of(x, ((1.0 - mask) * low).reshape((B, 1, S)))
 
 
 def mean(g: Maker, x: Any, mask: Any) -> Any:
-    whole = g.add("reshape", mask, shape=(B, S, 1))
-    total = (x * whole).reduce("sum", [1])
-    return total / g.add("maximum", whole.reduce("sum", [1]), x.like(1e-9))
+    whole = mask.reshape((B, S, 1))
+    return (x * whole).reduce("sum", [1]) / whole.reduce("sum", [1]).at_least(1e-9)
 
 
 def largest(g: Maker, x: Any, mask: Any) -> Any:
-    hidden = g.add("equal", g.add("reshape", mask, shape=(B, S, 1)), mask.like(0.0))
-    return g.add("where", hidden, x.like(-1e9), x).reduce("maximum", [1])
+    hidden = equal(mask.reshape((B, S, 1)), 0.0)
+    return where(hidden, x.like(-1e9), x).reduce("maximum", [1])
 
 
-def first(g: Maker, x: Any, mask: Any) -> Any:
-    return g.add("slice", x, starts=(0, 0, 0), steps=(1, 1, 1), shape=(B, 1, WIDTH))
-
-
-def numbered(g: Maker, x: Any, mask: Any) -> Any:
+def numbered(g: Maker, x: Any, mask: Any, reverse: bool = False) -> Any:
     """Positions that the mask counts."""
-    at = g.add("cumulative_sum", mask, axis=1, exclusive=False, reverse=False)
-    return x + g.add("reshape", at, shape=(B, S, 1))
+    at = apply("cumulative_sum", mask, axis=1, exclusive=False, reverse=reverse)
+    return x + at.reshape((B, S, 1))
 
 
 def of_table(g: Maker, x: Any, mask: Any) -> Any:
     """Each position has a row of a table, as torch exports it: there are enough by a constraint."""
-    most, shape = minimum(S, 40), (1, S, WIDTH)
-    rows = g.add("slice", g.weight(40, WIDTH), starts=(0, 0), steps=(1, 1), shape=(most, WIDTH))
-    return x + g.add("reshape", rows, shape=shape)
+    rows = g.weight(40, WIDTH).slice(0, 0, minimum(S, 40))
+    return x + rows.reshape((1, S, WIDTH))
 
 
 def by_number(g: Maker, x: Any, mask: Any, axis: int = 1, offset: int | None = None) -> Any:
     """The mask, of which each element is looked up, at numbers that begin with an offset."""
 
     def number(a: int) -> Any:
-        found = g.add("iota", shape=((B, S)[a],), axis=0)
+        found = iota((B, S)[a])
         if offset is not None:
             found = found + offset
         shape = tuple((B, S)[a] if a == i else 1 for i in range(2))
-        whole = g.add("broadcast", g.add("reshape", found, shape=shape), shape=(B, S))
-        return g.add("reshape", whole, shape=(B, S, 1))
+        return found.reshape(shape).broadcast((B, S)).reshape((B, S, 1))
 
-    at = g.add("concat", number(0), number(axis), axis=2)
-    found = g.add("gather_nd", mask, at, batch_dims=0)
-    return (x * g.add("reshape", found, shape=(B, S, 1))).reduce("sum", [1])
+    at = concat([number(0), number(axis)], 2)
+    found = apply("gather_nd", mask, at, batch_dims=0)
+    return (x * found.reshape((B, S, 1))).reduce("sum", [1])
 
 
 PROVEN: dict[str, Body] = {
@@ -101,10 +92,10 @@ PROVEN: dict[str, Body] = {
     "a softmax with the mask": softmax,
     "a mean by the mask": mean,
     "a maximum by the mask": largest,
-    "the first position": first,
+    "the first position": lambda g, x, mask: x.slice(1, 0, 1),
     "numbers of positions": numbered,
-    "one axis of all positions": lambda g, x, mask: g.add(
-        "reshape", g.linear(g.add("reshape", x, shape=(B * S, WIDTH)), 3), shape=(B, S, 3)
+    "one axis of all positions": lambda g, x, mask: g.linear(x.reshape((B * S, WIDTH)), 3).reshape(
+        (B, S, 3)
     ),
     "elements by their numbers": by_number,
     "numbers from zero": lambda g, x, mask: by_number(g, x, mask, offset=0),
@@ -122,18 +113,10 @@ REFUSED: dict[str, tuple[Body, str]] = {
     "a maximum of all": (lambda g, x, mask: x.reduce("maximum", [1]), "no mask hides"),
     "a sum over requests": (lambda g, x, mask: x.reduce("sum", [0]), "mixes requests"),
     "positions from the end": (
-        lambda g, x, mask: g.add(
-            "cumulative_sum", mask, axis=1, exclusive=False, reverse=True
-        ), "mixes requests",
+        lambda g, x, mask: numbered(g, x, mask, reverse=True), "mixes requests"
     ),
-    "the last position": (
-        lambda g, x, mask: g.add(
-            "slice", x, starts=(0, S - 1, 0), steps=(1, 1, 1), shape=(B, 1, WIDTH)
-        ), "",
-    ),
-    "one axis": (
-        lambda g, x, mask: g.add("reshape", x, shape=(B * S, WIDTH)), "no axis of requests"
-    ),
+    "the last position": (lambda g, x, mask: x.slice(1, S - 1, 1), ""),
+    "one axis": (lambda g, x, mask: x.reshape((B * S, WIDTH)), "no axis of requests"),
     "requests by their numbers": (
         lambda g, x, mask: by_number(g, x, mask, 0), "takes requests by their number"
     ),
@@ -141,15 +124,13 @@ REFUSED: dict[str, tuple[Body, str]] = {
         lambda g, x, mask: by_number(g, x, mask, offset=1), "numbers of requests"
     ),
     "numbers of requests": (
-        lambda g, x, mask: x * g.add(
-            "reshape", g.add("iota", shape=(B,), axis=0).cast(x.dtype), shape=(B, 1, 1)
-        ), "numbers of requests",
+        lambda g, x, mask: x * iota(B).cast(x.dtype).reshape((B, 1, 1)), "numbers of requests"
     ),
     "the number of positions": (lambda g, x, mask: x * x.like(S), "number of requests"),
     # A score that is about as low as the number is not the number.
     "an equal score": (
-        lambda g, x, mask: g.add(
-            "equal", x + g.add("reshape", (1.0 - mask) * -1e9, shape=(B, S, 1)), x.like(-1e9)
+        lambda g, x, mask: equal(
+            x + ((1.0 - mask) * -1e9).reshape((B, S, 1)), -1e9
         ).cast(x.dtype).reduce("sum", [1]), "no mask hides",
     ),
 }  # fmt: skip
@@ -286,10 +267,8 @@ def test_nothing_is_left_out_unasked(widest: CpuBackend) -> None:
 def test_a_mask_of_booleans(widest: CpuBackend) -> None:
     def made(g: Maker) -> Any:
         x, mask = g.given("x", B, S, WIDTH), g.given("mask", B, S, dtype=BOOL)
-        with g.writing():
-            hidden = g.add("reshape", mask, shape=(B, 1, S))
-            low = g.add("where", hidden, x.like(0.0), x.like(float(np.finfo(np.float32).min)))
-            return g.add("matmul", g.add("softmax", scores(g, x) + low, axis=2, log=False), x)
+        least = float(np.finfo(np.float32).min)
+        return softmax_of(x, where(mask.reshape((B, 1, S)), x.like(0.0), least))
 
     assert isinstance(proven_padding(optimised(graph_of(made), halves=False)), Padding)
 

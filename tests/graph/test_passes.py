@@ -16,6 +16,7 @@ from tests.graph.graphs import (
     assert_left_alone,
     graph_of,
     layer,
+    of_x,
     ops,
 )
 
@@ -41,10 +42,6 @@ def erf_of(x: Value) -> Value:
 
 def number(value: float) -> Value:
     return scalar(value, FLOAT32)
-
-
-def of_x(function: Callable[[Value], Value]) -> Body:
-    return lambda g: function(g.given("x", B, S))
 
 
 GELU: tuple[Body, ...] = (

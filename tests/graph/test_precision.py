@@ -1,12 +1,11 @@
 """What is held in half the bits, and what is not."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, graph_of, layer
+from tests.graph.graphs import B, Body, Maker, S, graph_of, layer
 
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT8, INT64
+from ftuner.graph.algebra import apply, cos, gather, sin, sqrt, where
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
@@ -49,80 +48,71 @@ def test_a_layer_multiplies_halves() -> None:
 
 def positions(g: Maker) -> Value:
     """As floats, from integers that are given."""
-    return g.add("cast", g.given("positions", B, S, dtype=INT64), to=FLOAT32)
+    return g.given("positions", B, S, dtype=INT64).cast(FLOAT32)
 
 
 def angles(g: Maker) -> Value:
-    column = g.add("reshape", positions(g), shape=(B, S, 1))
-    return g.add("matmul", column, g.constant(np.ones((1, 4), np.float32)))
+    return positions(g).unsqueeze([2]) @ g.constant(np.ones((1, 4), np.float32))
 
 
 def shown(g: Maker) -> Value:
-    return g.add("cast", g.given("mask", B, S, dtype=INT64), to=FLOAT32)
+    return g.given("mask", B, S, dtype=INT64).cast(FLOAT32)
 
 
-EXACT: dict[str, Callable[[Maker], Value]] = {
+def product(g: Maker) -> Value:
+    return g.given("x", B, S, 4) @ g.weight(4, 1)
+
+
+def squares(g: Maker) -> Value:
+    x = g.linear(g.given("x", B, S, 4), 8)
+    return (x * x).reduce("sum", (2,), keep=False)
+
+
+def read_by(function: str, angle: Value) -> Value:
+    """What a periodic function is asked of."""
+    apply(function, angle)
+    return angle
+
+
+def turned(g: Maker, function: str) -> Value:
+    return read_by(function, g.given("t", B, 1) @ g.weight(1, 8))
+
+
+def looked_up(g: Maker, *table: int) -> Value:
+    return gather(g.weight(*table), g.given("i", B, S, dtype=INT64))
+
+
+EXACT: dict[str, Body] = {
     "positions": positions,
     "a product of positions and constants": angles,
-    "a cosine": lambda g: g.add("cos", angles(g)),
-    "a float that is asked a cosine of": lambda g: _and_cosine(g),
-    "a mask": lambda g: g.add("multiply", shown(g), g.number(LEAST)),
-    "a count": lambda g: g.add("reduce", shown(g), kind="sum", axes=(1,)),
-    "the sum of squares of an activation": lambda g: _squares(g),
-    "its root": lambda g: g.add("sqrt", g.add("add", _squares(g), g.number(1e-12))),
-    "an activation beside the least number": lambda g: g.add(
-        "where",
-        g.add("cast", shown(g), to=BOOL),
-        _product(g),
-        g.number(LEAST),
+    "a cosine": lambda g: cos(angles(g)),
+    "a float that is asked a cosine of": lambda g: read_by("cos", g.given("t", B) * 0.1),
+    "a mask": lambda g: shown(g) * LEAST,
+    "a count": lambda g: shown(g).reduce("sum", (1,), keep=False),
+    "the sum of squares of an activation": squares,
+    "its root": lambda g: sqrt(squares(g) + 1e-12),
+    "an activation beside the least number": lambda g: where(
+        shown(g).cast(BOOL), product(g), LEAST
     ),
-    "a float mask": lambda g: g.add("multiply", g.given("mask", B, S), g.number(LEAST)),
-    "a mask of constants": lambda g: g.add(
-        "add", g.given("x", B, 3, 3), g.constant(np.triu(np.full((3, 3), LEAST, np.float32), 1))
+    "a float mask": lambda g: g.given("mask", B, S) * LEAST,
+    "a mask of constants": lambda g: (
+        g.given("x", B, 3, 3) + g.constant(np.triu(np.full((3, 3), LEAST, np.float32), 1))
     ),
-    "an angle that a product gives": lambda g: _turned(g),
-    "an angle of a tangent": lambda g: _turned(g, "tan"),
-    "an angle that a table has": lambda g: _and_cosine(g, g.add(
-        "gather", g.weight(40, 8), g.given("i", B, S, dtype=INT64), axis=0)),
-}  # fmt: skip
-
-
-def _product(g: Maker) -> Value:
-    return g.add("matmul", g.given("x", B, S, 4), g.weight(4, 1))
-
-
-def _squares(g: Maker) -> Value:
-    x = g.linear(g.given("x", B, S, 4), 8)
-    return g.add("reduce", g.add("multiply", x, x), kind="sum", axes=(2,))
-
-
-def _and_cosine(g: Maker, x: Value | None = None) -> Value:
-    angle = g.add("multiply", g.given("t", B) if x is None else x, g.number(0.1))
-    g.add("cos", angle)
-    return angle
-
-
-def _turned(g: Maker, function: str = "sin") -> Value:
-    angle = g.add("matmul", g.given("t", B, 1), g.weight(1, 8))
-    g.add(function, angle)
-    return angle
-
-
-HELD: dict[str, Callable[[Maker], Value]] = {
+    "an angle that a product gives": lambda g: turned(g, "sin"),
+    "an angle of a tangent": lambda g: turned(g, "tan"),
+    "an angle that a table has": lambda g: read_by("cos", looked_up(g, 40, 8) * 0.1),
+}
+HELD: dict[str, Body] = {
     "a product": lambda g: g.linear(g.given("x", B, S, 4), 8),
-    "rows of a table": lambda g: g.add(
-        "gather", g.weight(9, 4), g.given("i", B, S, dtype=INT64), axis=0
-    ),
-    "a sum with what is exact": lambda g: g.add("add", g.given("x", B, S), positions(g)),
-    "a sine of what may be huge": lambda g: g.add(
-        "sin", g.add("multiply", _product(g), g.number(LEAST))
-    ),
-    "a limit that nothing reaches": lambda g: g.add("maximum", g.given("x", B, S), g.number(LEAST)),
-    "a softmax of what was masked": lambda g: g.add(
-        "softmax", g.add("add", g.given("x", B, S), g.number(LEAST)), axis=1, log=False
+    "rows of a table": lambda g: looked_up(g, 9, 4),
+    "a sum with what is exact": lambda g: g.given("x", B, S) + positions(g),
+    "a sine of what may be huge": lambda g: sin(product(g) * LEAST),
+    "a limit that nothing reaches": lambda g: g.given("x", B, S).at_least(LEAST),
+    "a softmax of what was masked": lambda g: apply(
+        "softmax", g.given("x", B, S) + LEAST, axis=1, log=False
     ),
     "a product of a mean": lambda g: g.linear(
-        g.add("reduce", g.given("x", B, S, 4), kind="sum", axes=(1,)), 8
+        g.given("x", B, S, 4).reduce("sum", (1,), keep=False), 8
     ),
 }
 
@@ -130,7 +120,8 @@ HELD: dict[str, Callable[[Maker], Value]] = {
 @pytest.mark.parametrize("name", EXACT)
 def test_exact(name: str) -> None:
     maker = Maker()
-    value = EXACT[name](maker)
+    with maker.writing():
+        value = EXACT[name](maker)
     # What is done to it is an output, too.
     periodic = ("cos", "sin", "tan")
     functions = [n.output for n in maker.nodes if n.op in periodic and n.output is not value]

@@ -9,6 +9,7 @@ from tests.graph.graphs import B, Maker, S, T, graph_of, layer
 from tests.runtime.batch_graphs import biased, translator
 
 from ftuner.core.dtype import INT64
+from ftuner.graph.algebra import apply, concat, gather
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.lowering import lower
 from ftuner.graph.passes.pipeline import optimised
@@ -32,9 +33,7 @@ def around(body: Body) -> Graph:
     """A graph in which something is between two products of rows, and in steps of its own."""
 
     def made(g: Maker) -> Value:
-        x = g.linear(g.given("x", B, S, WIDTH), WIDTH)
-        with g.writing():
-            return g.linear(body(g, x), WIDTH)
+        return g.linear(body(g, g.linear(g.given("x", B, S, WIDTH), WIDTH)), WIDTH)
 
     return graph_of(made)
 
@@ -55,25 +54,22 @@ def norm(g: Maker, x: Value) -> Value:
 
 ROW_WISE: dict[str, Body] = {
     "norm": norm,
-    "softmax of a row": lambda g, x: g.add("softmax", x, axis=2, log=False),
-    "sum of a row, and the row": lambda g, x: g.add("add", x, g.add(
-        "reshape", g.add("reduce", x, kind="sum", axes=(2,)), shape=(B, S, 1))),
-    "elements of a row in another order": lambda g, x: g.add("reshape", g.add("transpose", g.add(
-        "reshape", x, shape=(B, S, 2, WIDTH // 2)), perm=(0, 1, 3, 2)), shape=(B, S, WIDTH)),
-    "rows of a table": lambda g, x: g.add(
-        "gather", g.weight(7, WIDTH), g.given("at", B, S, dtype=INT64), axis=0),
-}  # fmt: skip
+    "softmax of a row": lambda g, x: apply("softmax", x, axis=2, log=False),
+    "sum of a row, and the row": lambda g, x: x + x.reduce("sum", (2,)),
+    "elements of a row in another order": lambda g, x: (
+        x.reshape((B, S, 2, WIDTH // 2)).swapped().reshape((B, S, WIDTH))
+    ),
+    "rows of a table": lambda g, x: gather(g.weight(7, WIDTH), g.given("at", B, S, dtype=INT64)),
+}
 WITHIN: dict[str, Body] = {
-    "softmax of a column": lambda g, x: g.add("softmax", x, axis=1, log=False),
-    "sum of all rows": lambda g, x: g.add("add", x, g.add(
-        "reshape", g.add("reduce", x, kind="sum", axes=(1,)), shape=(B, 1, WIDTH))),
-    "a vector of the request": lambda g, x: g.add("add", x, g.given("v", B, 1, WIDTH)),
-    "a row of all requests that is an input": lambda g, x: g.add("add", x, g.given("v", WIDTH)),
-    "the next row": lambda g, x: g.add("concat", x[:, 1:], x[:, :1], axis=1),
-    "other matrices": lambda g, x: g.add("matmul", x, g.given("w", B, WIDTH, WIDTH)),
-    "another length": lambda g, x: g.add("add", x, g.add(
-        "reduce", g.given("u", B, S, T, WIDTH), kind="sum", axes=(2,))),
-}  # fmt: skip
+    "softmax of a column": lambda g, x: apply("softmax", x, axis=1, log=False),
+    "sum of all rows": lambda g, x: x + x.reduce("sum", (1,)),
+    "a vector of the request": lambda g, x: x + g.given("v", B, 1, WIDTH),
+    "a row of all requests that is an input": lambda g, x: x + g.given("v", WIDTH),
+    "the next row": lambda g, x: concat([x[:, 1:], x[:, :1]], 1),
+    "other matrices": lambda g, x: x @ g.given("w", B, WIDTH, WIDTH),
+    "another length": lambda g, x: x + g.given("u", B, S, T, WIDTH).reduce("sum", (2,), False),
+}
 
 
 @pytest.mark.parametrize("name", ROW_WISE)
@@ -99,10 +95,9 @@ def test_rows_of_matrices_without_a_batch() -> None:
 def test_a_vector_of_each_request_is_a_row_of_its_own_kind() -> None:
     def made(g: Maker) -> Value:
         x = g.given("x", B, S, WIDTH)
-        with g.writing():
-            for _ in range(3):
-                x = norm(g, g.linear(x, WIDTH))
-            return g.gelu(g.linear(x.mean([1], keep=False), WIDTH)) + g.given("v", B, WIDTH)
+        for _ in range(3):
+            x = norm(g, g.linear(x, WIDTH))
+        return g.gelu(g.linear(x.mean([1], keep=False), WIDTH)) + g.given("v", B, WIDTH)
 
     lowered = lower(optimised(graph_of(made), halves=False))
     found, further = ragged_steps(lowered), ragged_steps(lowered, exact=False)
@@ -158,9 +153,8 @@ def test_nothing_is_gained_by_more_rows(graph: Graph) -> None:
 def test_symbols_that_are_equal_count_no_rows_together() -> None:
     def made(g: Maker) -> Value:
         x, y = g.given("x", B, S, WIDTH), g.given("y", S, WIDTH)
-        with g.writing():
-            # B columns by S rows.
-            return g.linear(x, WIDTH).transpose((1, 2, 0)) @ y
+        # B columns by S rows.
+        return g.linear(x, WIDTH).transpose((1, 2, 0)) @ y
 
     assert ragged_steps(lower(optimised(graph_of(made), halves=False))) is None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.graph.graphs import B, S, graph_of, layer
@@ -25,24 +26,20 @@ def test_graphs_are_valid() -> None:
     verify(Graph((x,), (("y", x),), ()))
 
 
-def test_order() -> None:
-    with pytest.raises(GraphError, match="before it is made"):
-        verify(replace(GRAPH, nodes=GRAPH.nodes[::-1]))
-
-
-def test_unknown_input() -> None:
-    with pytest.raises(GraphError, match="before it is made"):
-        verify(replace(GRAPH, inputs=()))
-
-
-def test_output_that_nobody_makes() -> None:
-    with pytest.raises(GraphError, match="output y0 is never made"):
-        verify(replace(GRAPH, nodes=GRAPH.nodes[:1]))
-
-
-def test_value_made_twice() -> None:
-    with pytest.raises(GraphError, match="made twice"):
-        verify(replace(GRAPH, nodes=(*GRAPH.nodes, GRAPH.nodes[0])))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"nodes": GRAPH.nodes[::-1]}, "before it is made"),
+        ({"inputs": ()}, "before it is made"),
+        ({"nodes": GRAPH.nodes[:1]}, "output y0 is never made"),
+        ({"nodes": (*GRAPH.nodes, GRAPH.nodes[0])}, "made twice"),
+    ],
+)
+def test_values_that_are_not_made_once_before_they_are_read(
+    wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GraphError, match=message):
+        verify(replace(GRAPH, **wrong))
 
 
 def test_type_that_the_shape_rule_does_not_give() -> None:

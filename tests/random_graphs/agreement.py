@@ -32,8 +32,8 @@ from ftuner.core.dtype import HALF_DTYPES
 from ftuner.frontends.onnx import reading
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.graph.ir import Graph, RandomKey
-from ftuner.graph.passes.choices import choice
 from ftuner.graph.rewrite import rules
+from ftuner.graph.rewrite.rules import choice
 from ftuner.graph.specialization import RunTimeNumberError
 from ftuner.runtime.reference import run_reference
 

@@ -186,13 +186,13 @@ def _merged(maker: Maker, x: Tensor) -> Tensor:
         raise DeclinedError("no way to write the shape")
     target = maker.integers([-1, rows.at[0], columns.at[0]])
     shape = (times([batch, heads]), rows, columns)
-    return maker.add("Reshape", [x, target], shape, x.dtype, x.low, x.high)
+    return maker.moved("Reshape", x, shape, target)
 
 
 def _split(maker: Maker, x: Tensor, batch: tuple[Extent, Extent]) -> Tensor:
     _, rows, columns = x.shape
     target = maker.integers([-1, batch[1].at[0], rows.at[0], columns.at[0]])
-    return maker.add("Reshape", [x, target], (*batch, rows, columns), x.dtype, x.low, x.high)
+    return maker.moved("Reshape", x, (*batch, rows, columns), target)
 
 
 def _positions(maker: Maker, shape: Shape, count: Extent) -> Tensor:

@@ -61,7 +61,7 @@ def _second(maker: Maker, a: Tensor) -> Tensor:
     if kind == "itself" and a.rank >= 2:
         perm = [*range(a.rank - 2), a.rank - 1, a.rank - 2]
         shape = [a.shape[p] for p in perm]
-        return maker.add("Transpose", [a], shape, a.dtype, a.low, a.high, perm=perm)
+        return maker.moved("Transpose", a, shape, perm=perm)
     if kind in ("weight", "turned weight") and k.static:
         n = n if n.static else static(maker.draws.pick((16, 1, 8, 33, 64)))
         if kind == "weight":
@@ -147,7 +147,7 @@ def _experts(maker: Maker) -> None:
         table = maker.weight(extents, x.dtype, 1 / k.at[0] ** 0.5)
         weight = _chosen(maker, table, index)
         vector = (tokens, k, ONE) if as_column else (tokens, ONE, k)
-        rows = maker.add("Reshape", [x, maker.spelled(vector)], vector, x.dtype, x.low, x.high)
+        rows = maker.moved("Reshape", x, vector, maker.spelled(vector))
         y = matmul(maker, *((weight, rows) if as_column else (rows, weight)))
         y = maker.add(
             "Reshape", [y, maker.spelled((tokens, n))], (tokens, n), y.dtype, y.low, y.high
@@ -165,8 +165,7 @@ def _chosen(maker: Maker, table: Tensor, index: Tensor) -> Tensor:
     if maker.draws.chance(0.5):
         return maker.add("Gather", [table, index], shape, dtype, low, high, axis=0)
     tuples = (*index.shape, ONE)
-    at = maker.add("Reshape", [index, maker.spelled(tuples)], tuples, index.dtype, index.low,
-                   index.high)  # fmt: skip
+    at = maker.moved("Reshape", index, tuples, maker.spelled(tuples))
     if index.dtype != "int64":
         at = maker.add("Cast", [at], tuples, "int64", at.low, at.high, to=onnx.TensorProto.INT64)
     return maker.add("GatherND", [table, at], shape, dtype, low, high)
@@ -190,7 +189,7 @@ def _two_layouts(maker: Maker) -> None:
     elif kind == "again" and n.at == k.at:
         matmul(maker, y, w)
     elif kind == "transposed" or y.rank != 2 or maker.opset < 11:
-        turned = maker.add("Transpose", [w], (n, k), w.dtype, w.low, w.high, perm=[1, 0])
+        turned = maker.moved("Transpose", w, (n, k), perm=[1, 0])
         matmul(maker, y, turned)
     else:
         _spend(maker, (y.shape[0], k), n)

@@ -8,7 +8,7 @@ from tests.random_graphs.drawing import DeclinedError
 from tests.random_graphs.extents import ONE, Extent, Shape, elements, static, times
 from tests.random_graphs.making import Maker
 from tests.random_graphs.tensors import MAX_RANK, Tensor
-from tests.random_graphs.views import OPEN, moved, reshape_node, slice_node, with_axes
+from tests.random_graphs.views import OPEN, reshape_node, slice_node, with_axes
 
 
 def _form_transposed(maker: Maker, shape: Shape, dtype: str) -> Tensor:
@@ -18,7 +18,7 @@ def _form_transposed(maker: Maker, shape: Shape, dtype: str) -> Tensor:
     base: list[Extent] = [ONE] * len(shape)
     for axis, p in enumerate(perm):
         base[p] = shape[axis]
-    return moved(maker, "Transpose", maker.leaf(tuple(base), dtype), shape, perm=perm)
+    return maker.moved("Transpose", maker.leaf(tuple(base), dtype), shape, perm=perm)
 
 
 def _longer(maker: Maker, extent: Extent, by: int, factor: int = 1) -> Extent:
@@ -66,7 +66,7 @@ def _form_expanded(maker: Maker, shape: Shape, dtype: str) -> Tensor:
     kept = [maker.draws.chance(0.5) for _ in shape]
     skipped = maker.draws.below(2) if kept and not kept[0] else 0
     base = tuple(e if keep else ONE for e, keep in zip(shape, kept, strict=True))[skipped:]
-    return moved(maker, "Expand", maker.leaf(base, dtype), shape, maker.spelled(shape))
+    return maker.moved("Expand", maker.leaf(base, dtype), shape, maker.spelled(shape))
 
 
 def _form_concatenated(maker: Maker, shape: Shape, dtype: str) -> Tensor:

@@ -57,7 +57,7 @@ def _upsample(maker: Maker) -> None:
     mode = maker.draws.pick(("nearest", "linear"))
     spend(maker, shape, 4)
     if maker.opset < 9:
-        maker.add("Upsample", [x], shape, x.dtype, x.low, x.high, mode=mode, scales=scales)
+        maker.moved("Upsample", x, shape, mode=mode, scales=scales)
         return
     operands = [x, maker.constant(np.array(scales, np.float32), share=True)]
     maker.add("Upsample", operands, shape, x.dtype, x.low, x.high, mode=mode)
@@ -105,7 +105,7 @@ def _merged_group_norm(maker: Maker) -> None:
     groups = draws.pick([g for g in (1, 2, 4, 3, max(channels, 1)) if channels % g == 0])
     each = static(channels // groups)
     merged = (x.shape[0], static(groups), times([each, *x.shape[2:]]))
-    y = maker.add("Reshape", [x, maker.spelled(merged)], merged, x.dtype, x.low, x.high)
+    y = maker.moved("Reshape", x, merged, maker.spelled(merged))
     ones, zeros = (maker.constant(np.full(groups, n, np.float32), share=True) for n in (1, 0))
     operands = [y, ones, zeros] if draws.chance(0.7) else [y, *_channels(maker, y, groups)]
     y = maker.add("InstanceNormalization", operands, merged, x.dtype, -40, 40)
@@ -120,7 +120,7 @@ def _merged_group_norm(maker: Maker) -> None:
 def _local_response_norm(maker: Maker) -> None:
     x = image(maker, ("float32",), (4,))
     size = maker.draws.pick((3, 5, 1))
-    maker.add("LRN", [x], x.shape, x.dtype, x.low, x.high, size=size,
+    maker.moved("LRN", x, x.shape, size=size,
               alpha=maker.draws.pick((None, 0.5)), beta=maker.draws.pick((None, 0.5)))  # fmt: skip
 
 
@@ -150,7 +150,7 @@ def _depth_to_space(maker: Maker) -> None:
     rows, columns = (followed(e, f"{edge}*", [edge * n for n in e.at]) for e in x.shape[2:])
     shape = (x.shape[0], static(x.shape[1].at[0] // edge**2), rows, columns)
     mode = maker.draws.pick((None, "CRD")) if maker.opset >= 11 else None
-    maker.add("DepthToSpace", [x], shape, x.dtype, x.low, x.high, blocksize=edge, mode=mode)
+    maker.moved("DepthToSpace", x, shape, blocksize=edge, mode=mode)
 
 
 @row("SpaceToDepth", 0.4)
@@ -160,7 +160,7 @@ def _space_to_depth(maker: Maker) -> None:
     channels = maker.draws.pick((3, 1, 4))
     x = maker.shaped((static(2), static(channels), *sides), "float32")
     shape = (x.shape[0], static(channels * edge**2), *(static(e.at[0] // edge) for e in sides))
-    maker.add("SpaceToDepth", [x], shape, x.dtype, x.low, x.high, blocksize=edge)
+    maker.moved("SpaceToDepth", x, shape, blocksize=edge)
 
 
 @row("CenterCropPad", 0.3, since=18)
@@ -231,8 +231,8 @@ def _roi_align(maker: Maker) -> None:
     images = maker.integers([0] * count.at[0])
     bins = draws.pick((2, 1, 3))
     spend(maker, (count, x.shape[1]), 16 * bins**2)
-    maker.add("RoiAlign", [x, maker.constant(boxes), images],
-              (count, x.shape[1], static(bins), static(bins)), x.dtype, x.low, x.high,
+    maker.moved("RoiAlign", x, (count, x.shape[1], static(bins), static(bins)),
+              maker.constant(boxes), images,
               output_height=bins, output_width=bins, sampling_ratio=draws.pick((2, 1, 0)),
               mode="avg", spatial_scale=draws.pick((1.0, 0.5)))  # fmt: skip
 

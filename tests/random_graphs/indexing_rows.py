@@ -41,7 +41,7 @@ def _gather(maker: Maker) -> None:
     at = indices(maker, _few(maker), x.shape[axis], maker.opset >= 11)
     shape = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
     written = axis - x.rank if maker.draws.chance(0.2) else axis
-    maker.add("Gather", [x, at], shape, x.dtype, x.low, x.high, axis=written)
+    maker.moved("Gather", x, shape, at, axis=written)
 
 
 def _part(maker: Maker, x: Tensor, axis: int, every: bool) -> Shape:
@@ -64,7 +64,7 @@ def _gather_elements(maker: Maker) -> None:
     x = maker.operand(dtypes_of(maker, "GatherElements", DTYPES), (1, 2, 3, 4))
     axis = maker.draws.below(x.rank)
     at = indices(maker, _part(maker, x, axis, False), x.shape[axis])
-    maker.add("GatherElements", [x, at], at.shape, x.dtype, x.low, x.high, axis=axis)
+    maker.moved("GatherElements", x, at.shape, at, axis=axis)
 
 
 def _tuples(maker: Maker, outer: Shape, extents: Shape) -> Tensor:
@@ -91,7 +91,7 @@ def _gather_nd(maker: Maker) -> None:
     outer = (*x.shape[:batch], *_few(maker, (1, 2)))
     at = _tuples(maker, outer, x.shape[batch : batch + depth])
     shape = (*outer, *x.shape[batch + depth :])
-    maker.add("GatherND", [x, at], shape, x.dtype, x.low, x.high, batch_dims=batch or None)
+    maker.moved("GatherND", x, shape, at, batch_dims=batch or None)
 
 
 def _reduction(maker: Maker, dtype: str, least: int, most: int) -> str | None:

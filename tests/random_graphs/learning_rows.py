@@ -33,8 +33,7 @@ def _columns(maker: Maker) -> None:
     x = _table(maker)
     count = maker.draws.pick((1, 2, 5))
     at = maker.constant(maker.random().integers(0, x.shape[1].at[0], count))
-    maker.add("ArrayFeatureExtractor", [x, at], (x.shape[0], static(count)), x.dtype, x.low,
-              x.high, LEARNING)  # fmt: skip
+    maker.moved("ArrayFeatureExtractor", x, (x.shape[0], static(count)), at, domain=LEARNING)
 
 
 @row("Scaler", 0.3, LEARNING)

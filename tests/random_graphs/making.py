@@ -133,6 +133,12 @@ class Maker:
         self.node(op, inputs, [result], domain, **attributes)
         return result
 
+    def moved(
+        self, op: str, x: Tensor, shape: Iterable[Extent], *others: Tensor, **attributes: Any
+    ) -> Tensor:
+        """Add a node whose result has the dtype and the range of its first operand."""
+        return self.add(op, [x, *others], shape, x.dtype, x.low, x.high, **attributes)
+
     def _expect_small(self, shape: Sequence[Extent]) -> None:
         if max(elements(shape)) > self.max_elements or len(shape) > MAX_RANK + 2:
             raise DeclinedError("too many elements")

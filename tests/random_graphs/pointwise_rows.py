@@ -31,14 +31,19 @@ ALL = (-1e30, 1e30)
 def _unary(
     op: str, dtypes: Sequence[str], domain: Range, result: Callable[[Tensor], Range],
     weight: float = 1.0, since: int = 7, to: str | None = None,
-    attributes: Callable[[Maker], dict[str, float]] = lambda maker: {},
+    given: Callable[[Maker], dict[str, object]] = lambda maker: {},
+    mostly: Callable[[Maker, Tensor], Tensor] | None = None,
 ) -> None:  # fmt: skip
+    """`given`: the attributes. `mostly`: what becomes of nine operands of ten."""
+
     @row(op, weight, since=since)
     def make(maker: Maker) -> None:
         x = maker.operand(dtypes_of(maker, op, dtypes))
+        if mostly is not None and not maker.draws.chance(0.1):
+            x = mostly(maker, x)
         x = maker.tamed(x, *domain)
         low, high = result(x)
-        maker.add(op, [x], x.shape, to or x.dtype, low, high, **attributes(maker))
+        maker.add(op, [x], x.shape, to or x.dtype, low, high, **given(maker))
 
 
 def _between(low: float, high: float) -> Callable[[Tensor], Range]:
@@ -49,10 +54,14 @@ def _as_it_is(x: Tensor) -> Range:
     return x.low, x.high
 
 
-def _alpha(name: str, *values: float) -> Callable[[Maker], dict[str, float]]:
+def _positive(least: float) -> Callable[[Maker, Tensor], Tensor]:
+    return lambda maker, x: maker.positive(x, least)
+
+
+def _alpha(name: str, *values: object) -> Callable[[Maker], dict[str, object]]:
     """An attribute that is left out now and then."""
 
-    def draw(maker: Maker) -> dict[str, float]:
+    def draw(maker: Maker) -> dict[str, object]:
         number = maker.draws.below(len(values) + 1)
         return {name: values[number - 1]} if number else {}
 
@@ -74,7 +83,7 @@ _unary("Cosh", FLOATS, (-20.0, 20.0), _between(1, 3e8), 0.4, since=9)
 _unary("Asinh", FLOATS, ALL, _between(-90, 90), 0.4, since=9)
 _unary("Acosh", FLOATS, (1.0, 1e30), _between(0, 90), 0.3, since=9)
 _unary("Atanh", FLOATS, (-0.9, 0.9), _between(-2, 2), 0.3, since=9)
-_unary("Shrink", FLOATS, ALL, _as_it_is, 0.4, since=9, attributes=_alpha("lambd", 0.0, 1.5))
+_unary("Shrink", FLOATS, ALL, _as_it_is, 0.4, since=9, given=_alpha("lambd", 0.0, 1.5))
 _unary("Tanh", FLOATS, ALL, _between(-1, 1), 1.5)
 _unary("Erf", FLOATS, ALL, _between(-1, 1), 1.0, since=9)
 _unary("Sigmoid", FLOATS, ALL, _between(0, 1), 1.5)
@@ -84,23 +93,17 @@ _unary("Round", FLOATS, ALL, _as_it_is, 0.4, since=11)
 _unary("IsNaN", FLOATS, ALL, _between(0, 1), 0.4, since=9, to="bool")
 _unary("Not", ("bool",), ALL, _between(0, 1), 0.6)
 _unary("Relu", NUMBERS, ALL, lambda x: (max(x.low, 0), max(x.high, 0)), 2.5)
-_unary("LeakyRelu", FLOATS, ALL, _as_it_is, 0.6, attributes=_alpha("alpha", 0.1, 0.0, 1.5))
-_unary("Elu", FLOATS, ALL, _as_it_is, 0.5, attributes=_alpha("alpha", 0.5, 2.0))
-_unary("Celu", FLOATS, ALL, _as_it_is, 0.5, since=12, attributes=_alpha("alpha", 0.5, 2.0))
-_unary("ThresholdedRelu", FLOATS, ALL, _as_it_is, 0.4, since=10,
-       attributes=_alpha("alpha", 0.0, -0.5))  # fmt: skip
+_unary("LeakyRelu", FLOATS, ALL, _as_it_is, 0.6, given=_alpha("alpha", 0.1, 0.0, 1.5))
+_unary("Elu", FLOATS, ALL, _as_it_is, 0.5, given=_alpha("alpha", 0.5, 2.0))
+_unary("Celu", FLOATS, ALL, _as_it_is, 0.5, since=12, given=_alpha("alpha", 0.5, 2.0))
+_unary("ThresholdedRelu", FLOATS, ALL, _as_it_is, 0.4, since=10, given=_alpha("alpha", 0.0, -0.5))
 _unary("HardSwish", FLOATS, ALL, _as_it_is, 0.8, since=14)
 _unary("Softplus", FLOATS, ALL, lambda x: (0, x.size + 1), 0.6)
 _unary("Softsign", FLOATS, ALL, _between(-1, 1), 0.5)
 _unary("Mish", FLOATS, ALL, _as_it_is, 0.5, since=18)
-_unary("Swish", FLOATS, ALL, _as_it_is, 0.6, since=24, attributes=_alpha("alpha", 1.702, 0.5))
-
-
-@row("Gelu", 1.0, since=20)
-def _gelu(maker: Maker) -> None:
-    x = maker.operand(FLOATS)
-    kind = maker.draws.pick((None, "tanh", "none"))
-    maker.add("Gelu", [x], x.shape, x.dtype, -1, x.size, approximate=kind)
+_unary("Swish", FLOATS, ALL, _as_it_is, 0.6, since=24, given=_alpha("alpha", 1.702, 0.5))
+_APPROXIMATE = _alpha("approximate", "tanh", "none")
+_unary("Gelu", FLOATS, ALL, lambda x: (-1, x.size), since=20, given=_APPROXIMATE)
 
 
 @row("Selu", 0.5)
@@ -125,28 +128,9 @@ def _prelu(maker: Maker) -> None:
     maker.add("PRelu", [x, slope], x.shape, x.dtype, -x.size * slope.size, x.size * slope.size)
 
 
-@row("Log", 0.8)
-def _log(maker: Maker) -> None:
-    x = maker.operand(dtypes_of(maker, "Log", FLOATS), size=1e30)
-    if not maker.draws.chance(0.1):
-        x = maker.positive(x, 0.01)
-    maker.add("Log", [x], x.shape, x.dtype, -5, 80)
-
-
-@row("Sqrt", 0.8)
-def _sqrt(maker: Maker) -> None:
-    x = maker.operand(dtypes_of(maker, "Sqrt", FLOATS))
-    if not maker.draws.chance(0.1):
-        x = maker.absolute(x)
-    maker.add("Sqrt", [x], x.shape, x.dtype, 0, max(x.size, 1.0) ** 0.5)
-
-
-@row("Reciprocal", 0.6)
-def _reciprocal(maker: Maker) -> None:
-    x = maker.operand(dtypes_of(maker, "Reciprocal", FLOATS))
-    if not maker.draws.chance(0.1):
-        x = maker.positive(x, 0.1)
-    maker.add("Reciprocal", [x], x.shape, x.dtype, -10, 10)
+_unary("Log", FLOATS, ALL, _between(-5, 80), 0.8, mostly=_positive(0.01))
+_unary("Sqrt", FLOATS, ALL, lambda x: (0, max(x.size, 1.0) ** 0.5), 0.8, mostly=Maker.absolute)
+_unary("Reciprocal", FLOATS, ALL, _between(-10, 10), 0.6, mostly=_positive(0.1))
 
 
 @row("IsInf", 0.4, since=10)
@@ -405,17 +389,14 @@ def _clip(maker: Maker) -> None:
             value = max(value, 0) if x.dtype in UNSIGNED else value
             given = maker.draws.chance(0.7)
             bounds.append(maker.constant(np.array(value, x.dtype), share=True) if given else None)
-        maker.add("Clip", [x, *bounds], x.shape, x.dtype, x.low, x.high)
+        maker.moved("Clip", x, x.shape, *bounds)
         return
     x = maker.operand(("float32",))
     limits = {n: v for n, v in (("min", -0.5), ("max", 1.5)) if maker.draws.chance(0.7)}
-    maker.add("Clip", [x], x.shape, x.dtype, x.low, x.high, **limits)
+    maker.moved("Clip", x, x.shape, **limits)
 
 
-@row("Identity", 0.3)
-def _identity(maker: Maker) -> None:
-    x = maker.operand(DTYPES)
-    maker.add("Identity", [x], x.shape, x.dtype, x.low, x.high)
+_unary("Identity", DTYPES, ALL, _as_it_is, 0.3)
 
 
 @row("Where", 2.0, since=9)

@@ -154,6 +154,11 @@ def _qgemm(maker: Maker) -> None:
 # Convolutions.
 
 
+def _channels_last(maker: Maker, x: Tensor) -> Tensor:
+    perm = [0, *range(2, x.rank), 1]
+    return maker.moved("Transpose", x, [x.shape[p] for p in perm], perm=perm)
+
+
 def _convolved(
     maker: Maker, x: Tensor, dtype: str
 ) -> tuple[Tensor, tuple[Extent, ...], dict[str, object]]:
@@ -191,9 +196,7 @@ def _qlinear_conv(maker: Maker) -> None:
 def _qlinear_conv_of_last(maker: Maker) -> None:
     """Channels last."""
     x, operands, shape, attributes = _quantised_convolution(maker)
-    spatial = range(2, x.rank)
-    turned = maker.add("Transpose", [x], (x.shape[0], *x.shape[2:], x.shape[1]), x.dtype, x.low,
-                       x.high, perm=[0, *spatial, 1])  # fmt: skip
+    turned = _channels_last(maker, x)
     last = (shape[0], *shape[2:], shape[1])
     _rounded(maker, "QLinearConv", [turned, *operands], last, x.dtype, -128, 255, MICROSOFT,
               channels_last=1, **attributes)  # fmt: skip
@@ -263,8 +266,7 @@ def _fused_gemm(maker: Maker) -> None:
 def _nhwc_max_pool(maker: Maker) -> None:
     x = image(maker, LEVELS, (4,))
     found = window(maker, x)
-    last = maker.add("Transpose", [x], (x.shape[0], *x.shape[2:], x.shape[1]), x.dtype, x.low,
-                     x.high, perm=[0, 2, 3, 1])  # fmt: skip
+    last = _channels_last(maker, x)
     shape = (x.shape[0], *found.extents, x.shape[1])
     spend(maker, shape, int(np.prod(found.kernel)))
     maker.add("NhwcMaxPool", [last], shape, x.dtype, x.low, x.high, MICROSOFT,

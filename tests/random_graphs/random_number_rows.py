@@ -101,7 +101,7 @@ def _dropout(maker: Maker) -> None:
     x = maker.operand(FLOATS)
     if maker.opset < 12:
         # It is not said what a mask holds where nothing is dropped.
-        maker.add("Dropout", [x], x.shape, x.dtype, x.low, x.high, ratio=0.25)
+        maker.moved("Dropout", x, x.shape, ratio=0.25)
         return
     drops = maker.draws.chance(0.4)
     most = 10.0 if drops else 1.0

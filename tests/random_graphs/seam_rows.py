@@ -15,7 +15,7 @@ from tests.random_graphs.making import Maker
 from tests.random_graphs.recurrent_rows import recurrent
 from tests.random_graphs.table import ROWS, row
 from tests.random_graphs.tensors import DTYPES, FLOATS, TAME, Fill, Tensor
-from tests.random_graphs.views import moved, reshape_node, with_axes
+from tests.random_graphs.views import reshape_node, with_axes
 from tests.random_graphs.window_rows import image
 
 TRIPS = 3
@@ -30,11 +30,11 @@ def _tokens(maker: Maker) -> None:
     n, c, h, w = x.shape
     if draws.chance(0.3) and h.static:
         # Columns of all channels, as recognisers of text read them.
-        turned = moved(maker, "Transpose", x, (w, n, c, h), perm=[3, 0, 1, 2])
+        turned = maker.moved("Transpose", x, (w, n, c, h), perm=[3, 0, 1, 2])
         reshape_node(maker, turned, (w, n, times([c, h])))
         return
     flat = reshape_node(maker, x, (n, c, times([h, w])))
-    y = turned = moved(maker, "Transpose", flat, (n, flat.shape[2], c), perm=[0, 2, 1])
+    y = turned = maker.moved("Transpose", flat, (n, flat.shape[2], c), perm=[0, 2, 1])
     if draws.chance(0.6):
         if x.size**2 * c.at[0] > TAME:
             raise DeclinedError("a softmax of one element")
@@ -45,7 +45,7 @@ def _tokens(maker: Maker) -> None:
         weights = maker.add("Softmax", [scores], scores.shape, x.dtype, 0, 1, axis=2)
         y = maker.bounded(matmul(maker, weights, turned), x.low, x.high)
     if draws.chance(0.6):
-        back = moved(maker, "Transpose", y, flat.shape, perm=[0, 2, 1])
+        back = maker.moved("Transpose", y, flat.shape, perm=[0, 2, 1])
         z = reshape_node(maker, back, x.shape)
         if draws.chance(0.5):
             maker.add("Add", [x, z], x.shape, x.dtype, 2 * x.low, 2 * x.high)
@@ -57,9 +57,9 @@ def _features(maker: Maker) -> None:
     draws = maker.draws
     x = image(maker, ("float32",), (4,))
     n, c = x.shape[:2]
-    pooled = maker.add("GlobalAveragePool", [x], (n, c, ONE, ONE), x.dtype, x.low, x.high)
+    pooled = maker.moved("GlobalAveragePool", x, (n, c, ONE, ONE))
     if draws.chance(0.5):
-        features = moved(maker, "Flatten", pooled, (n, c), axis=1)
+        features = maker.moved("Flatten", pooled, (n, c), axis=1)
     else:
         features = with_axes(maker, "Squeeze", pooled, (n, c), [2, 3], 4)
     length = maker.symbol()
@@ -69,7 +69,7 @@ def _features(maker: Maker) -> None:
     if state.shape[0].key == "1":
         state = with_axes(maker, "Squeeze", state, (n, last), [0], 3)
     else:
-        state = moved(maker, "Transpose", state, (n, *state.shape[::2]), perm=[1, 0, 2])
+        state = maker.moved("Transpose", state, (n, *state.shape[::2]), perm=[1, 0, 2])
         state = reshape_node(maker, state, (n, times(state.shape[1:])))
     whole = (n, static(c.at[0] + state.shape[1].at[0]))
     low, high = min(features.low, state.low), max(features.high, state.high)
@@ -102,13 +102,13 @@ def _by_data(maker: Maker) -> None:
     shape = (*x.shape[:axis], derived(f"{count.name}", at), *x.shape[axis + 1 :])
     zero, along = maker.integers([0]), maker.integers([axis])
     if kind == "slice":
-        moved(maker, "Slice", x, shape, zero, count, along)
+        maker.moved("Slice", x, shape, zero, count, along)
     elif kind == "expand":
         ones = with_axes(maker, "Unsqueeze", x, (ONE, *x.shape), [0], x.rank + 1)
         target = maker._hidden(
             "Concat", [count, maker.integers([1] * x.rank)], [static(x.rank + 1)], axis=0
         )
-        moved(maker, "Expand", ones, (derived(count.name, at), *x.shape), target)
+        maker.moved("Expand", ones, (derived(count.name, at), *x.shape), target)
     elif kind == "pad":
         widths = [zero] * axis + [count] + [zero] * (2 * x.rank - axis - 1)
         pads = maker._hidden("Concat", widths, [static(2 * x.rank)], axis=0)
@@ -121,7 +121,7 @@ def _by_data(maker: Maker) -> None:
         if kind == "range":
             end = maker._hidden("Reshape", [count, maker.constant(np.zeros(0, np.int64))], [])
             rows = maker._hidden("Range", [scalar, end, one], [shape[axis]])
-            moved(maker, "Gather", x, shape, rows, axis=axis)
+            maker.moved("Gather", x, shape, rows, axis=axis)
             return
         if not maker.spells(extent):
             raise DeclinedError("no way to write the extent")
@@ -130,7 +130,7 @@ def _by_data(maker: Maker) -> None:
         rows = maker._hidden("Range", [scalar, end, one], [extent])
         condition = maker.new([extent], "bool")
         maker.nodes.append(helper.make_node("Less", [rows.name, count.name], [condition.name]))
-        moved(maker, "Compress", x, shape, condition, axis=axis)
+        maker.moved("Compress", x, shape, condition, axis=axis)
 
 
 def _nodes_of_a_row(maker: Maker) -> tuple[list[onnx.NodeProto], Tensor]:

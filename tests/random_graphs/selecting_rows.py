@@ -45,8 +45,7 @@ def _reverse_sequence(maker: Maker) -> None:
     lengths = maker.input(
         (x.shape[1 - time],), "int64", Fill("uniform", tuple(min(1.0, n - 1) for n in most), most)
     )
-    maker.add(
-        "ReverseSequence", [x, lengths], x.shape, x.dtype, x.low, x.high,
+    maker.moved("ReverseSequence", x, x.shape, lengths,
         time_axis=time, batch_axis=1 - time,
     )  # fmt: skip
 

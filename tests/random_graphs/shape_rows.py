@@ -117,7 +117,7 @@ def _tile(maker: Maker) -> None:
             at = [n * c for n, c in zip(extent.at, count.at, strict=True)]
             shape.append(derived(f"{extent.key}*{count.key}", at))
     maker._expect_small(shape)
-    maker.add("Tile", [x, maker.spelled(repeats)], shape, x.dtype, x.low, x.high)
+    maker.moved("Tile", x, shape, maker.spelled(repeats))
 
 
 def _numbers(maker: Maker, extent: Extent, element: Tensor | None) -> Tensor:

@@ -15,26 +15,21 @@ OPEN = (2**31 - 1, 2**63 - 1)
 """What exporters write for the end of an axis."""
 
 
-def moved(maker: Maker, op: str, x: Tensor, shape: Sequence[Extent], *others: Tensor,
-           **attributes: object) -> Tensor:  # fmt: skip
-    return maker.add(op, [x, *others], shape, x.dtype, x.low, x.high, **attributes)
-
-
 def identity(maker: Maker, x: Tensor) -> Tensor:
-    return moved(maker, "Identity", x, x.shape)
+    return maker.moved("Identity", x, x.shape)
 
 
 def transpose(maker: Maker, x: Tensor) -> Tensor:
     if x.rank < 2:
         raise DeclinedError("too few axes")
     if maker.draws.chance(0.1):
-        return moved(maker, "Transpose", x, x.shape[::-1])
+        return maker.moved("Transpose", x, x.shape[::-1])
     if maker.draws.chance(0.4):
         # The last two axes, as products are fed.
         perm = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
     else:
         perm = maker.draws.shuffled(range(x.rank))
-    return moved(maker, "Transpose", x, [x.shape[p] for p in perm], perm=perm)
+    return maker.moved("Transpose", x, [x.shape[p] for p in perm], perm=perm)
 
 
 def slice_length(n: int, start: int, end: int, step: int) -> int:
@@ -88,7 +83,7 @@ def slice_node(
 ) -> Tensor:  # fmt: skip
     starts, ends = [s for s, _ in bounds], [e for _, e in bounds]
     if maker.opset < 10:
-        return moved(maker, "Slice", x, shape, axes=list(axes), starts=starts, ends=ends)
+        return maker.moved("Slice", x, shape, axes=list(axes), starts=starts, ends=ends)
     if all(-(2**31) <= e < 2**31 for e in ends) and maker.draws.chance(0.1):
         dtype = "int32"
     else:
@@ -97,7 +92,7 @@ def slice_node(
     others = [maker.integers(v, dtype) for v in (starts, ends, axes, steps)]
     if all(s == 1 for s in steps):
         others = others[:3] if maker.draws.chance(0.5) else others
-    return moved(maker, "Slice", x, shape, *others)
+    return maker.moved("Slice", x, shape, *others)
 
 
 def reshape_node(maker: Maker, x: Tensor, shape: Sequence[Extent]) -> Tensor:
@@ -119,15 +114,15 @@ def reshape_node(maker: Maker, x: Tensor, shape: Sequence[Extent]) -> Tensor:
     elif len(inferred) == 1 and all(e.at[0] for e in others) and maker.draws.chance(0.7):
         target = [-1 if i in inferred else e.at[0] for i, e in enumerate(shape)]
     if target is not None and (inferred or 0 not in target):
-        return moved(maker, "Reshape", x, shape, maker.integers(target))
+        return maker.moved("Reshape", x, shape, maker.integers(target))
     if target is None and not all(maker.spells(e) for e in shape):
         raise DeclinedError("no way to write the shape")
     if target is None and whole:
-        return moved(maker, "Reshape", x, shape, maker.spelled(shape))
+        return maker.moved("Reshape", x, shape, maker.spelled(shape))
     if maker.opset < 14:
         raise DeclinedError("a zero stands for an extent of the operand")
     written = maker.spelled(shape) if target is None else maker.integers(target)
-    return moved(maker, "Reshape", x, shape, written, allowzero=1)
+    return maker.moved("Reshape", x, shape, written, allowzero=1)
 
 
 def _divisors(n: int) -> list[int]:
@@ -165,7 +160,7 @@ def flatten(maker: Maker, x: Tensor) -> Tensor:
     written = (
         axis - x.rank if maker.opset >= 11 and axis < x.rank and maker.draws.chance(0.3) else axis
     )
-    return moved(maker, "Flatten", x, shape, axis=written)
+    return maker.moved("Flatten", x, shape, axis=written)
 
 
 def squeeze(maker: Maker, x: Tensor) -> Tensor:
@@ -176,7 +171,7 @@ def squeeze(maker: Maker, x: Tensor) -> Tensor:
     shape = [e for i, e in enumerate(x.shape) if i not in axes]
     everything = all(e.static for e in x.shape) and axes == ones
     if everything and maker.draws.chance(0.3):
-        return moved(maker, "Squeeze", x, shape)
+        return maker.moved("Squeeze", x, shape)
     return with_axes(maker, "Squeeze", x, shape, axes, x.rank)
 
 
@@ -198,8 +193,8 @@ def with_axes(
     if maker.opset >= 11 and maker.draws.chance(0.3):
         axes = [a - rank for a in axes]
     if maker.opset >= 13:
-        return moved(maker, op, x, shape, maker.integers(axes))
-    return moved(maker, op, x, shape, axes=list(axes))
+        return maker.moved(op, x, shape, maker.integers(axes))
+    return maker.moved(op, x, shape, axes=list(axes))
 
 
 def expand(maker: Maker, x: Tensor) -> Tensor:
@@ -221,7 +216,7 @@ def expand(maker: Maker, x: Tensor) -> Tensor:
     if len(shape) == x.rank and maker.draws.chance(0.3):
         # One leaves an axis as it is.
         kept = [ONE if e.key == own.key else e for e, own in zip(shape, x.shape, strict=True)]
-    return moved(maker, "Expand", x, shape, maker.spelled(kept))
+    return maker.moved("Expand", x, shape, maker.spelled(kept))
 
 
 def split(maker: Maker, x: Tensor) -> Tensor:
@@ -308,7 +303,7 @@ def select(maker: Maker, x: Tensor) -> Tensor:
         at = maker.integers([index])
     else:
         at = maker.constant(np.int64(index), share=True)
-    return moved(maker, "Gather", x, others, at, axis=axis)
+    return maker.moved("Gather", x, others, at, axis=axis)
 
 
 VIEWS: tuple[tuple[View, float], ...] = (

@@ -183,7 +183,7 @@ def _separable(maker: Maker) -> None:
     spend(maker, shape, int(np.prod(found.kernel)))
     if draws.chance(0.25) and (maker.opset >= 10 or "dilations" not in found.attributes):
         attributes = dict(found.attributes, kernel_shape=found.kernel)
-        y = maker.add("MaxPool", [y], shape, y.dtype, y.low, y.high, **attributes)
+        y = maker.moved("MaxPool", y, shape, **attributes)
     else:
         w = maker.weight((channels, 1, *found.kernel), y.dtype, 0.3)
         size = y.size * 10 + 5

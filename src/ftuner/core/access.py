@@ -186,9 +186,7 @@ def live_steps(kernel: Kernel) -> list[bool]:
     for number in reversed(range(len(kernel.steps))):
         if not live[number]:
             continue
-        access = kernel.accesses[number]
-        needed = kernel.steps[number].arguments if access is None else [s for s, _ in access.rest]
-        for argument in needed:
+        for argument in needs(kernel, number):
             live[argument] = True
     return live
 

@@ -103,6 +103,11 @@ def static(shape: Shape) -> tuple[int, ...]:
     return tuple(n for n in shape if isinstance(n, int))
 
 
+def without_ones(shape: Shape) -> Shape:
+    """The extents of a shape other than 1."""
+    return tuple(n for n in shape if n != 1)
+
+
 def row_major_strides(shape: Sequence[Dim]) -> Shape:
     """Strides in elements of a contiguous array: the last axis is the fastest."""
     strides: list[Dim] = []

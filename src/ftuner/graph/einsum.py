@@ -112,14 +112,10 @@ def contract(a: Term, b: Term, needed: set[str]) -> Term:
     columns = "".join(label for label in b.labels if label not in a.labels)
     labels = batch + rows + columns
     if not over:
-        x, y = arranged(a, labels), arranged(b, labels)
-        return Term(labels, x * y)
+        return Term(labels, arranged(a, labels) * arranged(b, labels))
     for label in over:
-        require(
-            a.value.shape[a.labels.index(label)],
-            b.value.shape[b.labels.index(label)],
-            f"extents of {label!r}",
-        )
+        (x,), (y,) = _extents(a, label), _extents(b, label)
+        require(x, y, f"extents of {label!r}")
     left = _matrices(a, batch, rows, over)
     right = _matrices(b, batch, over, columns)
     result = left @ right

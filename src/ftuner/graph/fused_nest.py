@@ -105,12 +105,8 @@ class Joiner:
 
     def joined(self, nest: Nest, title: str) -> FusedNest:
         """The nest with the steps and the operands that have been written."""
-        operands = tuple(v.layout for v in self.views)
-        return FusedNest(
-            replace(nest, operands=operands, steps=tuple(self.writer.steps)),
-            tuple(self.views),
-            title,
-        )
+        operands, steps = tuple(v.layout for v in self.views), tuple(self.writer.steps)
+        return FusedNest(replace(nest, operands=operands, steps=steps), tuple(self.views), title)
 
 
 def stored_as(nest: Nest, dtypes: Sequence[DType]) -> Nest:
@@ -146,8 +142,11 @@ def index_steps(nest: Nest) -> list[int]:
     return [found.get(axis, -1) for axis in range(len(nest.axes))]
 
 
-def without_ones(shape: Shape) -> Shape:
-    return tuple(n for n in shape if n != 1)
+def reads_where_made(nest: Nest, operand: int) -> bool:
+    """Whether each element of an operand that a nest reads is used where it is made."""
+    at = tuple(index_steps(nest))
+    loads = (s for s in nest.steps if (s.op, s.payload) == ("load", operand))
+    return all(step.arguments == at for step in loads)
 
 
 def ones_reshaped(fused: FusedNest, old: Shape, new: Shape) -> FusedNest:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ftuner.core.dim import Shape, product
+from ftuner.core.dim import Shape, product, without_ones
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
 from ftuner.core.index_expr import Body, Nest, Store
@@ -23,8 +23,7 @@ from ftuner.graph import fused_nest
 from ftuner.graph.appending import Appended
 from ftuner.graph.buffers import Buffer, View, row_major
 from ftuner.graph.ir import Graph, Node, Value
-from ftuner.graph.operator import definition
-from ftuner.graph.operators import OPERATORS
+from ftuner.graph.operators import OPERATORS, definition
 from ftuner.graph.placement import Form, Pending, Placement, Runs, runs_all
 from ftuner.graph.schedules import rewritten
 from ftuner.graph.steps import Lowered
@@ -79,7 +78,7 @@ def lowered(node: Node, placement: Placement) -> Sequence[Form]:
         return forms
     if len(node.outputs) > 1:
         targets = [placement.place(value) for value in node.outputs]
-        placement.add(placement.fused(node, _definition(node)).step(*targets))
+        placement.add(placement.fused(node, definition(node)).step(*targets))
         return targets
     for position, value in enumerate(node.inputs):
         if placement.read_once(value):
@@ -87,13 +86,7 @@ def lowered(node: Node, placement: Placement) -> Sequence[Form]:
             grown = None if pending is None else pending.grown(node, position, placement)
             if grown is not None:
                 return (grown,)
-    return (PendingNest(placement.fused(node, _definition(node))),)
-
-
-def _definition(node: Node) -> Nest:
-    define = OPERATORS[node.op].define
-    assert define is not None
-    return definition(node, define)
+    return (PendingNest(placement.fused(node, definition(node))),)
 
 
 @dataclass(frozen=True)
@@ -113,18 +106,13 @@ class PendingNest(Pending):
         """An injective node is taken into the stores of reductions."""
         form, nest = self.nest, self.nest.nest
         store = nest.stores[0]
-        if form.injective or not store.axes or OPERATORS[node.op].define is None:
-            return None
-        own = _definition(node)
-        if own.stages or own.kept != node.inputs[position].shape:
+        own = None if form.injective or not store.axes else definition(node)
+        if own is None or own.stages or own.kept != node.inputs[position].shape:
             return None
         if len(nest.steps) + len(own.steps) > fused_nest.MAX_INLINED_STEPS:
             return None
-        # Only if each element is used where it is made.
-        own_index = tuple(fused_nest.index_steps(own))
-        for step in own.steps:
-            if (step.op, step.payload) == ("load", position) and step.arguments != own_index:
-                return None
+        if not fused_nest.reads_where_made(own, position):
+            return None
         joiner = fused_nest.Joiner()
         writer = joiner.writer
         numbers = joiner.numbers(form)
@@ -144,6 +132,6 @@ class PendingNest(Pending):
         return PendingNest(joiner.joined(joined, f"{form.title} + {node.op}"))
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingNest | None:
-        if not self.nest.injective or fused_nest.without_ones(old) != fused_nest.without_ones(new):
+        if not self.nest.injective or without_ones(old) != without_ones(new):
             return None
         return PendingNest(fused_nest.ones_reshaped(self.nest, old, new))

@@ -24,6 +24,7 @@ from ftuner.graph.placement import Form, Placement
 Attributes = Mapping[str, Any]
 Types = Sequence[TensorType]
 Define = Callable[[Types, Attributes, Types], Nest]
+Infer = Callable[[Types, Attributes, "Require"], tuple[TensorType, ...]]
 
 
 class Require(Protocol):
@@ -75,7 +76,7 @@ class Operator:
     """
 
     name: str
-    infer: Callable[[Types, Attributes, Require], tuple[TensorType, ...]]
+    infer: Infer
     reference: Callable[..., Any]
     define: Define | None = None
     lower: Callable[[Node, Placement], Sequence[Form] | None] | None = None
@@ -117,11 +118,6 @@ def misfit(reference: Callable[..., Any], operands: int, attributes: tuple[str, 
     except TypeError as error:
         return f"{error}; it takes {', '.join(signature.parameters) or 'nothing'}"
     return ""
-
-
-def definition(node: Node, define: Define) -> Nest:
-    """The definition of a node."""
-    return define([v.type for v in node.inputs], node.attributes, [v.type for v in node.outputs])
 
 
 def elements_of(shape: Shape) -> int:

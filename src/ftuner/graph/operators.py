@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib import import_module
 
 from ftuner.core import functions
 from ftuner.core.caching import cached_attribute
 from ftuner.core.expr import expect_composition
 from ftuner.core.functions import SCALAR_FUNCTIONS, ScalarFunction
+from ftuner.core.index_expr import Nest
 from ftuner.errors import ConfigurationError
+from ftuner.graph.ir import Node
 from ftuner.graph.operator import Operator
+from ftuner.graph.schedules import lowering_of
+
+MODULES = (
+    *("pointwise", "views", "layout", "indexing", "scattering", "ordering", "reduction"),
+    *("contraction", "learning", "text", "trees", "attention", "recurrence", "random_numbers"),
+    *("resampling", "suppression", "windows", "control"),
+)
+"""The modules of `graph.ops` that have operators, in their order."""
 
 
 class Operators(Mapping[str, Operator]):
@@ -20,8 +31,9 @@ class Operators(Mapping[str, Operator]):
     @cached_attribute
     def rows(self) -> dict[str, Operator]:
         """The table itself."""
-        found: dict[str, Operator] = import_module("ftuner.graph.ops.table").ROWS
-        return found
+        modules = (import_module(f"ftuner.graph.ops.{name}") for name in MODULES)
+        found: list[Operator] = [operator for module in modules for operator in module.OPERATORS]
+        return {o.name: replace(o, lower=o.lower or lowering_of(o.name)) for o in found}
 
     def __getitem__(self, name: str) -> Operator:
         return self.rows[name]
@@ -34,6 +46,12 @@ class Operators(Mapping[str, Operator]):
 
 
 OPERATORS = Operators()
+
+
+def definition(node: Node) -> Nest | None:
+    """The definition of a node; None if its operator has none."""
+    define, (given, found) = OPERATORS[node.op].define, (node.inputs, node.outputs)
+    return define and define([v.type for v in given], node.attributes, [v.type for v in found])
 
 
 def register_operator(operator: Operator) -> None:

@@ -221,15 +221,11 @@ def _gather(proof: Following, node: Node) -> Tails:
     return {}
 
 
-def _concat(proof: Following, node: Node) -> Tails:
+def _along(proof: Following, node: Node) -> Tails:
+    """An operator that mixes what is along one axis, or, a norm, along the axes from it on."""
     axis = node.attributes["axis"]
-    for value in node.inputs:
-        proof.expect_apart(value, [axis])
-    return {}
-
-
-def _gather_elements(proof: Following, node: Node) -> Tails:
-    proof.expect_apart(node.inputs[0], [node.attributes["axis"]])
+    for value in node.inputs if node.op == "concat" else node.inputs[:1]:
+        proof.expect_apart(value, range(axis, value.rank) if node.op == "norm" else [axis])
     return {}
 
 
@@ -270,12 +266,6 @@ def _matmul(proof: Following, node: Node) -> Tails:
         if not proof.is_length(a.shape[-1]):
             raise
         proof.expect_tail(b, max(b.rank - 2, 0), lambda tail: tail == 0)
-    return {}
-
-
-def _norm(proof: Following, node: Node) -> Tails:
-    value = node.inputs[0]
-    proof.expect_apart(value, range(node.attributes["axis"], value.rank))
     return {}
 
 
@@ -328,9 +318,9 @@ def _attention(proof: Following, node: Node) -> Tails:
 
 RULES: Mapping[str, Callable[[Following, Node], Tails]] = {
     "pointwise": _pointwise, "transpose": _transpose, "reshape": _reshape, "broadcast": _broadcast,
-    "slice": _slice, "gather": _gather, "gather_elements": _gather_elements,
-    "gather_nd": _gather_nd, "concat": _concat, "iota": _iota,
+    "slice": _slice, "gather": _gather, "gather_elements": _along,
+    "gather_nd": _gather_nd, "concat": _along, "iota": _iota,
     "cumulative_sum": _cumulative, "cumulative_product": _cumulative, "matmul": _matmul,
-    "norm": _norm, "softmax": _softmax, "reduce": _reduce, "attention": _attention,
+    "norm": _along, "softmax": _softmax, "reduce": _reduce, "attention": _attention,
 }  # fmt: skip
 """By operator: raises `NoProofError`, or gives the known tails of the results."""

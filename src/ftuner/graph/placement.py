@@ -244,8 +244,9 @@ class Placement:
 
     # Fusion.
 
-    def fused(self, node: Node, definition: Nest) -> FusedNest:
+    def fused(self, node: Node, definition: Nest | None) -> FusedNest:
         """The nest of a node, which computes its operands in its loads wherever that pays."""
+        assert definition is not None
         joiner = Joiner()
         loads: dict[tuple[str, object], Body] = {
             ("load", i): self.loaded(joiner, value, definition)
@@ -279,12 +280,9 @@ class Placement:
     def _is_inlined(self, fused: FusedNest, value: Value, nest: Nest) -> bool:
         if not fused.injective or len(fused.nest.steps) > MAX_INLINED_STEPS:
             return False
-        if len(nest.stages) > 1 and not self.read_once(value):
+        alone, staged = self.read_once(value), len(nest.stages) > 1
+        if staged and not alone:
             # It would be computed for each stage, and again for the other readers.
             return False
-        again = (
-            not self.read_once(value)
-            or len(nest.stages) > 1
-            or product(value.shape) != product(nest.axes)
-        )
-        return not again or not (fused.expensive or len(fused.nest.steps) > MAX_REPEATED_STEPS)
+        once = alone and not staged and product(value.shape) == product(nest.axes)
+        return once or not (fused.expensive or len(fused.nest.steps) > MAX_REPEATED_STEPS)

@@ -197,11 +197,8 @@ def _of_one_kind(
         reasons = ["not asked"] * len(lowered.steps)
         for number in numbers:
             step = lowered.steps[number]
-            reasons[number] = (
-                step.row_wise(rows)
-                if isinstance(step, RowWise)
-                else f"{step.kind} works within a request"
-            )
+            why = f"{step.kind} works within a request"
+            reasons[number] = step.row_wise(rows) if isinstance(step, RowWise) else why
         kinds = tuple(None if why else 0 for why in reasons)
         if best is None or kinds.count(0) > best.kinds.count(0):
             best = RaggedSteps((rows,), kinds, tuple(reasons))

@@ -16,12 +16,12 @@ from ftuner.graph.fused_nest import (
     FusedNest,
     Joiner,
     identity,
-    index_steps,
+    reads_where_made,
     written,
 )
 from ftuner.graph.ir import Node
-from ftuner.graph.operator import Attributes, Operator, Require, definition
-from ftuner.graph.operators import OPERATORS, register_operator
+from ftuner.graph.operator import Attributes, Operator, Require
+from ftuner.graph.operators import definition, register_operator
 from ftuner.graph.placement import Form, Pending, Placement
 from ftuner.graph.steps import DimText, ViewStep, shape_text
 from ftuner.tasks.fusion import OWN, Fusion, computed_in_loads, expressible
@@ -81,16 +81,12 @@ class PendingScheduled(Pending):
 
     def grown(self, node: Node, position: int, placement: Placement) -> PendingScheduled | None:
         """A pointwise node is taken into the store, where nothing reads what is stored."""
-        define, result = OPERATORS[node.op].define, self.node.output
-        if define is None or node.output.type != result.type:
+        result = self.node.output
+        own = definition(node) if node.output.type == result.type else None
+        if own is None or own.stages or own.kept != result.shape:
             return None
-        own = definition(node, define)
-        if own.stages or own.kept != result.shape:
+        if not reads_where_made(own, position):
             return None
-        at = tuple(index_steps(own))
-        for step in own.steps:
-            if (step.op, step.payload) == ("load", position) and step.arguments != at:
-                return None
         grown = self._followed(node, position, own, placement)
         whole = len(grown.nest.steps) <= MAX_INLINED_STEPS and expressible(grown, result.dtype)
         return replace(self, title=f"{self.title} + {node.op}", epilogue=grown) if whole else None

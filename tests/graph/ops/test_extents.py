@@ -27,47 +27,20 @@ class Case(NamedTuple):
     wrong: Sequence[Sequence[tuple[int, ...]]]
 
 
-def gather_elements(g: Maker, x: Value, at: Value) -> Value:
-    return g.add("gather_elements", x, at, axis=0)
-
-
-def scatter_elements(g: Maker, x: Value, at: Value, updates: Value) -> Value:
-    return g.add("scatter_elements", x, at, updates, axis=0, kind="none")
-
-
-def gather(g: Maker, x: Value, at: Value) -> Value:
-    return g.add("gather", x, at, axis=0)
-
-
-def gather_nd(g: Maker, x: Value, at: Value) -> Value:
-    return g.add("gather_nd", x, at, batch_dims=1)
-
-
-def scatter_nd(g: Maker, x: Value, at: Value, updates: Value) -> Value:
-    return g.add("scatter_nd", x, at, updates, kind="add")
-
-
-def write_rows(g: Maker, x: Value, starts: Value, updates: Value) -> Value:
-    return g.add("write_rows", x, starts, updates, axis=1, circular=False)
-
-
-def attention(g: Maker, q: Value, k: Value, v: Value, mask: Value) -> Value:
-    return g.add("attention", q, k, v, mask, scale=1.0, causal=None)
-
-
 CASES = {
     "gather": Case(
-        gather, (FLOAT32, INT64),
+        lambda g, x, at: g.add("gather", x, at, axis=0), (FLOAT32, INT64),
         [[(5, 2), (3,)], [(0, 2), (0,)], [(5, 0), (3,)]],
         [[(0, 2), (1,)], [(0, 0), (1,)]],
     ),
     "gather_elements": Case(
-        gather_elements, (FLOAT32, INT64),
+        lambda g, x, at: g.add("gather_elements", x, at, axis=0), (FLOAT32, INT64),
         [[(5, 3), (2, 3)], [(5, 3), (9, 2)], [(0, 3), (0, 3)], [(5, 0), (2, 0)]],
         [[(5, 2), (2, 3)], [(5, 0), (2, 1)], [(0, 3), (2, 3)]],
     ),
     "scatter_elements": Case(
-        scatter_elements, (FLOAT32, INT64, FLOAT32),
+        lambda g, *xs: g.add("scatter_elements", *xs, axis=0, kind="none"),
+        (FLOAT32, INT64, FLOAT32),
         [[(5, 3), (2, 3), (2, 3)], [(5, 3), (9, 2), (9, 2)], [(0, 3), (0, 3), (0, 3)]],
         [
             [(5, 2), (2, 3), (2, 3)], [(5, 2), (2, 3_000_000), (2, 3_000_000)],
@@ -75,17 +48,18 @@ CASES = {
         ],
     ),
     "gather_nd": Case(
-        gather_nd, (FLOAT32, INT64),
+        lambda g, x, at: g.add("gather_nd", x, at, batch_dims=1), (FLOAT32, INT64),
         [[(2, 4, 3), (2, 1)], [(2, 4, 0), (2, 1)], [(0, 4, 3), (0, 1)]],
         [[(2, 4, 3), (3, 1)], [(3, 4, 3), (2, 1)], [(2, 0, 3), (2, 1)]],
     ),
     "scatter_nd": Case(
-        scatter_nd, (FLOAT32, INT64, FLOAT32),
+        lambda g, *xs: g.add("scatter_nd", *xs, kind="add"), (FLOAT32, INT64, FLOAT32),
         [[(5, 3), (2, 1), (2, 3)], [(0, 3), (0, 1), (0, 3)], [(5, 0), (2, 1), (2, 0)]],
         [[(5, 3), (2, 1), (2, 4)], [(5, 3), (2, 1), (3, 3)], [(0, 3), (2, 1), (2, 3)]],
     ),
     "write_rows": Case(
-        write_rows, (FLOAT32, INT64, FLOAT32),
+        lambda g, *xs: g.add("write_rows", *xs, axis=1, circular=False),
+        (FLOAT32, INT64, FLOAT32),
         [[(2, 5, 3), (2,), (2, 1, 3)], [(2, 0, 3), (2,), (2, 0, 3)], [(0, 5, 3), (0,), (0, 1, 3)]],
         [
             [(2, 5, 3), (3,), (2, 1, 3)], [(2, 5, 3), (2,), (3, 1, 3)],
@@ -93,7 +67,8 @@ CASES = {
         ],
     ),
     "attention": Case(
-        attention, (FLOAT32, FLOAT32, FLOAT32, BOOL),
+        lambda g, *xs: g.add("attention", *xs, scale=1.0, causal=None),
+        (FLOAT32, FLOAT32, FLOAT32, BOOL),
         [[(2, 4, 8), (2, 8, 5), (2, 5, 3), m] for m in ((2, 4, 5), (1, 1, 5), (2, 1, 1))],
         [
             *([(2, 4, 8), (2, 8, 5), (2, 5, 3), m] for m in ((3, 4, 5), (2, 3, 5), (2, 4, 6))),

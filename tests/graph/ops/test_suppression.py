@@ -5,12 +5,12 @@ import pytest
 from tests.graph.graphs import B, Maker, S
 
 from ftuner.core.dtype import DTYPES
-from ftuner.graph.ops.suppression import BLOCK, SUPPRESSION
+from ftuner.graph.ops.suppression import BLOCK, OPERATORS
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
-SUPPRESS = SUPPRESSION[0]
+SUPPRESS = OPERATORS[0]
 
 
 def operands(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from tests.graph.graphs import Maker, S, assert_runs
 from ftuner.core.dtype import DTYPES, INT32
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
-from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT, TREES
+from ftuner.graph.ops.trees import COLUMN, LEAF, MISSING, NEXT, OPERATORS
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.schedules.trees.step import MOST_LEVELS, ROWS, TreesStep
 
@@ -52,7 +52,7 @@ def test_rows_reach_leaves_as_by_definition(depth: int, missing: bool) -> None:
     splits, nodes = forest(9, depth, missing, depth)
     x = np.random.default_rng(1).standard_normal((40, COLUMNS))
     x[::3, 1:4], x[1, 0], x[2, 0] = np.nan, np.inf, -np.inf
-    found = TREES[0].reference(x, splits, nodes, trees=9, depth=depth, missing=missing)
+    found = OPERATORS[0].reference(x, splits, nodes, trees=9, depth=depth, missing=missing)
     assert np.array_equal(found, by_definition(x, splits, nodes, 9))
 
 

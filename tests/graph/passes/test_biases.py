@@ -6,17 +6,43 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
-from tests.graph.passes.recognised_attention import LOWEST, Body, D, H, applied, attention_of, ops
-from tests.graph.passes.test_recognise_attention import scores, triangle, values
-from tests.graph.passes.test_recognise_biases import MORE, hiding, padding
+from tests.graph.graphs import (
+    Array,
+    B,
+    Maker,
+    S,
+    T,
+    assert_close,
+    graph_of,
+    inputs_of,
+    ops,
+    reference,
+)
+from tests.graph.passes.recognised_attention import (
+    LOWEST,
+    MORE,
+    Body,
+    D,
+    H,
+    applied,
+    assert_runs_as,
+    attention_of,
+    hiding,
+    is_recognised,
+    padding,
+    scores,
+    softmax,
+    triangle,
+    v_of,
+    values,
+)
 
 from ftuner.core.dtype import BOOL, FLOAT16, FLOAT32, INT64
+from ftuner.graph.algebra import apply, where
 from ftuner.graph.ir import Value
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.pipeline import optimised
 from ftuner.runtime.cpu.backend import CpuBackend
-from ftuner.runtime.model import Model
 
 
 def products(g: Maker) -> Value:
@@ -25,57 +51,53 @@ def products(g: Maker) -> Value:
 
 def gathered(g: Maker) -> Value:
     """As DeBERTa has it."""
-    at = g.add("broadcast", g.constant(np.int64([[[0]]])), shape=(H, S, T))
-    found = g.add("gather_elements", products(g), at, axis=2, node="gather")
+    at = g.constant(np.int64([[[0]]])).broadcast((H, S, T))
+    found = apply("gather_elements", products(g), at, axis=2, node="gather")
     return (found + 2.0) / 13.0
-
-
-def enlarged(g: Maker) -> Value:
-    found = g.add("slice", products(g), starts=(0, 0, 0), steps=(1, 1, 1), shape=(H, S, 1))
-    return g.add("broadcast", found, shape=(H, S, T)) * (-1e4)
 
 
 def hiding_itself(g: Maker) -> Value:
     return gathered(g) + hiding(g, g.given("seen", T, dtype=BOOL))
 
 
-def of_large_numbers(g: Maker) -> Value:
-    return gathered(g) + g.constant(np.float32([[[3.0]], [[-1e4]]]))
-
-
 def chosen_of(g: Maker, bias: Value, number: float) -> Value:
-    masked = g.add("where", padding(g), scores(g) + bias, g.number(number))
-    return values(g, masked)
+    return values(g, where(padding(g), scores(g) + bias, number))
+
+
+def hide_first(inputs: dict[str, Array]) -> None:
+    """The first request is hidden whole."""
+    inputs["shown"][0] = False
 
 
 @pytest.mark.parametrize("number", [-65504.0, -1e4])
 def test_numbers_that_no_sum_of_products_comes_near(widest: CpuBackend, number: float) -> None:
-    """As files in half precision hide what is padded. The first request is hidden whole."""
+    """As files in half precision hide what is padded."""
     graph = graph_of(lambda g: chosen_of(g, gathered(g), number))
     found = applied(graph)
     assert attention_of(found).attributes["hidden"] == -math.inf
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
-        inputs["shown"][0] = False
-        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+    assert_runs_as(graph, found, widest, hide_first)
 
 
-@pytest.mark.parametrize("bias", [enlarged, hiding_itself, of_large_numbers])
+@pytest.mark.parametrize(
+    "bias",
+    [
+        lambda g: products(g).slice(2, 0, 1).broadcast((H, S, T)) * (-1e4),
+        hiding_itself,
+        lambda g: gathered(g) + g.constant(np.float32([[[3.0]], [[-1e4]]])),
+    ],
+)
 def test_biases_that_may_hide_scores(bias: Body) -> None:
     """Where they hide all that a number leaves, the number counts."""
-    graph = graph_of(lambda g: chosen_of(g, bias(g), -65504.0))
-    assert "attention" not in ops(recognise_attention(graph))
+    assert not is_recognised(graph_of(lambda g: chosen_of(g, bias(g), -65504.0)))
 
 
 def padded(g: Maker, number: float = LOWEST) -> Value:
     """Zero, or a low number where a mask of whole numbers is zero."""
-    mask = g.add("cast", g.given("seen", B, 1, 1, T, dtype=INT64), to=FLOAT32)
-    return (1 - mask) * number
+    return (1 - g.given("seen", B, 1, 1, T, dtype=INT64).cast(FLOAT32)) * number
 
 
-def ahead_then_padded(g: Maker, addend: Value) -> Value:
-    masked = g.add("where", triangle(g), scores(g), g.number(-1e4))
-    return values(g, masked + addend)
+def ahead(g: Maker) -> Value:
+    return where(triangle(), scores(g), -1e4)
 
 
 def chosen_padding(g: Maker) -> Value:
@@ -85,22 +107,22 @@ def chosen_padding(g: Maker) -> Value:
 @pytest.mark.parametrize("addend", [padded, chosen_padding])
 def test_addends_that_leave_scores_or_replace_them(widest: CpuBackend, addend: Body) -> None:
     """Rows whose seen scores are padded have the weights of what is ahead."""
-    graph = graph_of(lambda g: ahead_then_padded(g, addend(g)))
-    found = applied(graph)
-    assert attention_of(found).attributes["causal"] is None
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
+
+    def pad_first(inputs: dict[str, Array]) -> None:
         for name in {"seen", "choice"} & {*inputs}:
             inputs[name] = inputs[name] > 0
             inputs[name][..., :2] = False
             inputs[name] = inputs[name].astype(np.int64 if name == "seen" else np.bool_)
-        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+    graph = graph_of(lambda g: values(g, ahead(g) + addend(g)))
+    found = applied(graph)
+    assert attention_of(found).attributes["causal"] is None
+    assert_runs_as(graph, found, widest, pad_first)
 
 
 @pytest.mark.parametrize("number", [-65504.0, -1e9])
 def test_addends_that_do_not_replace_scores(number: float) -> None:
-    graph = graph_of(lambda g: ahead_then_padded(g, padded(g, number)))
-    assert "attention" not in ops(recognise_attention(graph))
+    assert not is_recognised(graph_of(lambda g: values(g, ahead(g) + padded(g, number))))
 
 
 def test_numbers_that_half_precision_does_not_hold() -> None:
@@ -110,9 +132,7 @@ def test_numbers_that_half_precision_does_not_hold() -> None:
         q, k = g.given("q", B, H, S, D, dtype=FLOAT16), g.given("k", B, H, D, T, dtype=FLOAT16)
         v, choice = g.given("v", B, H, T, D, dtype=FLOAT16), g.given("choice", T, dtype=BOOL)
         low, zero, none = (g.constant(np.float16(n)) for n in (-1e4, 0, -math.inf))
-        masked = g.add("where", triangle(g), q @ k, low)
-        masked = masked + g.add("where", choice, zero, none)
-        return g.add("softmax", masked, axis=3, log=False) @ v
+        return softmax(where(triangle(), q @ k, low) + where(choice, zero, none)) @ v
 
     graph = graph_of(body)
     inputs = inputs_of(graph, {"B": 2, "S": 5, "T": 7})
@@ -122,23 +142,15 @@ def test_numbers_that_half_precision_does_not_hold() -> None:
     assert_close([found], reference(graph, inputs))
 
 
-def then_biased(g: Maker, masked: Value) -> Value:
-    return masked + g.given("late", H, S, T)
+LAST: dict[str, Callable[[Maker, Value], Value]] = {
+    "biased": lambda g, masked: masked + g.given("late", H, S, T),
+    "hidden": lambda g, masked: masked + chosen_padding(g),
+    "chosen": lambda g, masked: where(g.given("choice", S, T, dtype=BOOL), masked, LOWEST),
+    "scaled": lambda g, masked: masked * 2.0,
+}
 
 
-def then_hidden(g: Maker, masked: Value) -> Value:
-    return masked + hiding(g, g.given("choice", B, 1, 1, T, dtype=BOOL))
-
-
-def then_chosen(g: Maker, masked: Value) -> Value:
-    return g.add("where", g.given("choice", S, T, dtype=BOOL), masked, g.number(LOWEST))
-
-
-def then_scaled(g: Maker, masked: Value) -> Value:
-    return masked * 2.0
-
-
-@pytest.mark.parametrize("last", [then_biased, then_hidden, then_chosen, then_scaled])
+@pytest.mark.parametrize("last", LAST.values(), ids=LAST)
 @pytest.mark.parametrize("of_products", [True, False])
 def test_numbers_that_change_after_they_hide(
     last: Callable[[Maker, Value], Value], of_products: bool
@@ -147,11 +159,9 @@ def test_numbers_that_change_after_they_hide(
 
     def body(g: Maker) -> Value:
         if of_products:
-            hidden = scores(g) + gathered(g)
-            hidden = g.add("where", padding(g), hidden, g.number(-1e4))
+            hidden = where(padding(g), scores(g) + gathered(g), -1e4)
         else:
-            hidden = g.add("where", triangle(g), scores(g), g.number(-1e4))
-            hidden = hidden + padded(g)
+            hidden = ahead(g) + padded(g)
         return values(g, last(g, hidden))
 
     graph = graph_of(body)
@@ -170,13 +180,11 @@ def without_weight(
     shown = padding(g, True)
     if biased is None:
         biased = scores(g) + gathered(g)
-    low, zero, mask = g.number(number), g.number(0), g.add("logical_not", shown)
-    masked = [biased, low] if contrary else [low, biased]
-    masked = g.add("where", shown if contrary else mask, *masked)
-    weights = g.add("softmax", masked, axis=3, log=False)
-    kept = [weights, zero] if contrary else [zero, weights]
-    (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("where", shown if contrary else mask, *kept) @ v
+
+    def chosen(x: Value, other: float) -> Value:
+        return where(shown, x, other) if contrary else where(~shown, x.like(other), x)
+
+    return chosen(softmax(chosen(biased, number)), 0) @ v_of(g)
 
 
 @pytest.mark.parametrize("number", [LOWEST, -65504.0])
@@ -186,26 +194,21 @@ def test_weights_of_hidden_scores(widest: CpuBackend, number: float, contrary: b
     found = applied(graph)
     assert attention_of(found).attributes["safe"]
     assert "softmax" not in ops(found)
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
+
+    def hide_row(inputs: dict[str, Array]) -> None:
         inputs["shown"][0, :, 0] = False
-        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+
+    assert_runs_as(graph, found, widest, hide_row)
 
 
-def added_to(g: Maker) -> Value:
-    return scores(g) + g.given("bias", H, S, T)
+BEFORE: dict[str, Body] = {
+    "added": lambda g: scores(g) + g.given("bias", H, S, T),
+    "padded": lambda g: scores(g) + padded(g),
+    "chosen": lambda g: where(g.given("choice", B, 1, 1, T, dtype=BOOL), scores(g), -math.inf),
+}
 
 
-def padded_before(g: Maker) -> Value:
-    return scores(g) + padded(g)
-
-
-def chosen_before(g: Maker) -> Value:
-    choice = g.given("choice", B, 1, 1, T, dtype=BOOL)
-    return g.add("where", choice, scores(g), g.number(-math.inf))
-
-
-@pytest.mark.parametrize("before", [added_to, padded_before, chosen_before])
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
 @pytest.mark.parametrize("number", [LOWEST, -65504.0, -math.inf])
 def test_scores_that_are_lower_than_those_without_weight(before: Body, number: float) -> None:
     """Scores that another mask hides have no weights beside those that lose theirs."""
@@ -215,22 +218,18 @@ def test_scores_that_are_lower_than_those_without_weight(before: Body, number: f
 
 
 def of_another_mask(g: Maker) -> Value:
-    masked = g.add("where", padding(g, True), scores(g), g.number(LOWEST))
-    weights = g.add("softmax", masked, axis=3, log=False)
-    other = g.given("other", B, 1, S, T, dtype=BOOL)
-    (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("where", other, weights, g.number(0)) @ v
+    weights = softmax(where(padding(g, True), scores(g), LOWEST))
+    return where(g.given("other", B, 1, S, T, dtype=BOOL), weights, 0) @ v_of(g)
 
 
-def of_high_numbers(g: Maker) -> Value:
-    return without_weight(g, -3.0)
-
-
-def of_other_addends(g: Maker) -> Value:
-    """If they hide all seen scores, the others take a part of the weights, but add nothing."""
-    return without_weight(g, biased=scores(g) + hiding_itself(g))
-
-
-@pytest.mark.parametrize("body", [of_another_mask, of_high_numbers, of_other_addends])
+@pytest.mark.parametrize(
+    "body",
+    [
+        of_another_mask,
+        lambda g: without_weight(g, -3.0),
+        # If they hide all seen scores, the others take a part of the weights, but add nothing.
+        lambda g: without_weight(g, biased=scores(g) + hiding_itself(g)),
+    ],
+)
 def test_weights_of_other_scores(body: Body) -> None:
-    assert "attention" not in ops(recognise_attention(graph_of(body)))
+    assert not is_recognised(graph_of(body))

@@ -1,15 +1,41 @@
-"""Transpositions around convolutions cancel, and what first layers read is padded."""
+"""Transpositions around convolutions cancel, what first layers read is padded, and pools between
+transpositions are of single channels."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, T, applied, assert_left_alone, graph_of, ops
+from tests.graph.graphs import (
+    B,
+    Body,
+    Maker,
+    S,
+    T,
+    applied,
+    assert_close,
+    assert_left_alone,
+    assert_runs,
+    graph_of,
+    inputs_of,
+    ops,
+    reference,
+)
 
-from ftuner.core.dtype import INT64
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import BFLOAT16, FLOAT32, INT64, DType
+from ftuner.core.evaluation import evaluate
 from ftuner.graph.algebra import apply, concat, exp, gather, iota, tanh
 from ftuner.graph.ir import Graph, Value
-from ftuner.graph.passes.channels_last import move_transpositions, pad_first_layers
+from ftuner.graph.passes.channels_last import (
+    LEAST_CHANNELS,
+    LEAST_ROW,
+    move_transpositions,
+    pad_channels,
+    pad_first_layers,
+    write_single_channels,
+)
+from ftuner.graph.verify import verify
+from ftuner.runtime.cpu.backend import CpuBackend
 
 LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -42,11 +68,17 @@ def squeezed(g: Maker, x: Value) -> Value:
     return x * tanh(convolution(g, x.reduce("sum", (2, 3)), channels, 1))
 
 
+def pool(x: Value, kind: str = "maximum") -> Value:
+    """Of a picture or a line that is channels last. Extents are kept."""
+    extents = x.shape[1:-1]
+    window: dict[str, Any] = {"kernel": (3,) * len(extents), "begin": (1,) * len(extents)}
+    ones = (1,) * len(extents)
+    return apply("window_reduce", x, kind=kind, strides=ones, dilations=ones, extents=extents,
+                 **window)  # fmt: skip
+
+
 def pooled(x: Value) -> Value:
-    return apply(
-        "window_reduce", x.transpose(LAST), kind="maximum", kernel=(3, 3), strides=(1, 1),
-        dilations=(1, 1), begin=(1, 1), extents=x.shape[2:],
-    ).transpose(FIRST)  # fmt: skip
+    return pool(x.transpose(LAST)).transpose(FIRST)
 
 
 def residual(g: Maker) -> Value:
@@ -75,11 +107,6 @@ def enlarged(g: Maker) -> Value:
     return convolution(g, gather(convolution(g, picture(g), 6), rows, axis=2), 2)
 
 
-def classified(g: Maker) -> Value:
-    x = norm(g, convolution(g, picture(g), 4))
-    return g.linear(x.reduce("sum", (2, 3), keep=False), 3)
-
-
 def rows_of(x: Value) -> Value:
     """Positions of a map as rows, as vision transformers read them."""
     return x.reshape((x.shape[0], 4, S * T)).transpose((0, 2, 1))
@@ -91,13 +118,15 @@ def rows_of(x: Value) -> Value:
         (lambda g: convolution(g, norm(g, convolution(g, picture(g), 5)), 4), 2),
         (residual, 2), (side_by_side, 2),
         (lambda g: convolution(g, squeezed(g, convolution(g, picture(g), 4)), 3), 2),
-        (halves, 2), (shuffled, 3), (enlarged, 2), (classified, 1),
+        (halves, 2), (shuffled, 3), (enlarged, 2),
+        (lambda g: g.linear(norm(g, convolution(g, picture(g), 4)).reduce("sum", (2, 3), False), 3),
+         1),
         (lambda g: g.linear(rows_of(convolution(g, picture(g), 4)), 3), 1),
         # All elements of a map in the order of the file.
         (lambda g: convolution(g, picture(g), 4).reshape((B, 4 * S * T)), 2),
     ],
 )  # fmt: skip
-def test_transpositions_that_are_left(body: Callable[[Maker], Value], left: int) -> None:
+def test_transpositions_that_are_left(body: Body, left: int) -> None:
     """One before the first convolution, and one where the result is channels first."""
     graph = applied(move_transpositions, graph_of(body))
     assert ops(graph).count("transpose") == left, graph
@@ -206,3 +235,95 @@ def test_symbols_that_data_bind_stay_bound() -> None:
     after = applied(move_transpositions, graph)
     assert after is not graph
     assert [node.binds for node in after.nodes if node.op == "non_zero"] == [("K",)]
+
+
+# Channels that a GPU pads to whole vectors.
+
+
+def layer(channels: int, kernel: int, fill: float = 0.0, reads: int = 1) -> Graph:
+    g = Maker()
+    x = g.given("x", B, S, T, channels)
+    pads = {"before": (0, 1, 1, 0), "after": (0, kernel, kernel, 0), "mode": "constant"}
+    padded = g.add("pad", x, g.number(fill), **pads)
+    extents = (S + 2, T + 2)
+    results = [
+        g.add("convolution", padded, g.weight(kernel, kernel, channels, 5), groups=1,
+              strides=(1, 1), dilations=(1, 1), begin=(0, 0), extents=extents)
+        for _ in range(reads)
+    ]  # fmt: skip
+    return g.made(*results)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "dtype", "expected"),
+    [(3, 7, FLOAT32, 4), (3, 3, BFLOAT16, 8), (1, 3, FLOAT32, 4), (3, 11, BFLOAT16, 3),
+     (3, 4, FLOAT32, 3), (3, 8, BFLOAT16, 3)],
+)  # fmt: skip
+def test_rows_of_windows_become_whole_vectors(
+    channels: int, kernel: int, dtype: DType, expected: int
+) -> None:
+    """But for those that have whole vectors, and for those that would take more steps."""
+    graph = layer(channels, kernel)
+    found = pad_channels(dict.fromkeys((n.output for n in graph.nodes), dtype))(graph)
+    verify(found)
+    *_, node = found.nodes
+    assert node.inputs[0].shape[-1] == node.inputs[1].shape[-2] == expected
+    feeds = inputs_of(graph, {"B": 2, "S": 6, "T": 5})
+    assert_close(reference(found, feeds), reference(graph, feeds))
+
+
+def test_what_is_padded_with_something_else_or_read_twice_stays() -> None:
+    for graph in (layer(3, 3, fill=1.0), layer(3, 3, reads=2)):
+        assert pad_channels({})(graph).nodes == graph.nodes
+
+
+# Pools of images of one channel.
+
+
+def channels_first(g: Maker, row: Dim = T) -> Value:
+    return g.given("x", B, 5, S, row).transpose(LAST)
+
+
+POOLS: dict[str, Body] = {
+    "alone": lambda g: pool(channels_first(g)).transpose(FIRST),
+    # Each position has its share, and all have a factor.
+    "averaged": lambda g: (
+        pool(channels_first(g), "sum") * g.given("share", S, T, 1) * g.number(0.5)
+    ).transpose(FIRST),
+    "along a line": lambda g: pool(g.given("x", B, 5, T).swapped(), "sum").swapped(),
+}
+
+
+@pytest.mark.parametrize("body", POOLS.values(), ids=POOLS)
+def test_pools_without_transpositions(body: Body, widest: CpuBackend) -> None:
+    found = applied(write_single_channels, graph_of(body))
+    assert "transpose" not in ops(found)
+    runs = [{"B": 2, "S": s, "T": t} for s, t in ((5, 3), (3, 21), (1, 1), (7, 40), (0, 4))]
+    assert_runs(found, widest, *runs)
+
+
+def test_there_are_both_pools_where_extents_are_not_known(widest: CpuBackend) -> None:
+    graph = graph_of(lambda g: pooled(g.given("x", B, LEAST_CHANNELS, S, T)))
+    found = applied(write_single_channels, graph)
+    pools = [node for node in found.nodes if node.op == "window_reduce"]
+    least = 2 * LEAST_ROW
+    for row, images in ((least - 1, [0, 3]), (least, [3 * LEAST_CHANNELS, 0])):
+        extents = {"B": 3, "S": 5, "T": row}
+        assert [evaluate(pool.output.shape[0], extents) for pool in pools] == images
+    extents = (5, least - 1), (3, least), (1, 1), (4, 3 * least), (0, 4), (7, 0)
+    assert_runs(found, widest, *({"B": b, "S": s, "T": t} for b in (0, 1, 3) for s, t in extents))
+
+
+OTHER_POOLS: dict[str, Body] = {
+    "of numbers": lambda g: pool(channels_first(g), "argmax").transpose(FIRST),
+    "of short rows": lambda g: pool(channels_first(g, LEAST_ROW - 1)).transpose(FIRST),
+    "of channels last": lambda g: pool(g.given("x", B, S, T, 5)).transpose(FIRST),
+    "with a number for each channel": lambda g: (
+        pool(channels_first(g)) * g.constant(np.arange(5, dtype=np.float32))
+    ).transpose(FIRST),
+}
+
+
+@pytest.mark.parametrize("body", OTHER_POOLS.values(), ids=OTHER_POOLS)
+def test_other_pools_stay(body: Body) -> None:
+    assert_left_alone(write_single_channels, body)

@@ -5,22 +5,33 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
+from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, ops, reference
 from tests.graph.passes.recognised_attention import (
-    BINDINGS,
     LOWEST,
+    MORE,
     Body,
     D,
     G,
     H,
     applied,
+    assert_runs_as,
     attention_of,
-    ops,
+    hiding,
+    is_recognised,
+    padding,
+    positions,
+    scores,
+    show_first,
+    softmax,
+    triangle,
+    v_of,
+    values,
 )
-from tests.graph.passes.test_recognise_attention import positions, scores, triangle, values
 
-from ftuner.core.dtype import BOOL
+from ftuner.core.dim import Dim
+from ftuner.core.dtype import BOOL, FLOAT32
 from ftuner.errors import GraphError
+from ftuner.graph.algebra import apply, concat, where
 from ftuner.graph.ir import Graph, Value
 from ftuner.graph.passes.attention import recognise_attention
 from ftuner.graph.passes.merged_axes import undo_merged_axes
@@ -30,67 +41,46 @@ from ftuner.graph.verify import verify
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 
-MORE = (*BINDINGS, {"B": 3, "S": 33, "T": 40, "P": 1})
-
-
-def padding(g: Maker, rows: bool = False) -> Value:
-    return g.given("shown", B, 1, S if rows else 1, T, dtype=BOOL)
-
-
-def hiding(g: Maker, shown: Value, number: float = LOWEST) -> Value:
-    return g.add("where", shown, g.number(0), g.number(number))
-
 
 def alibi(g: Maker) -> Value:
     """As MPT has it: a slope of a head times positions, then booleans that hide."""
-    slopes = g.constant(np.float32([0.5, 0.25]).reshape(H, 1, 1))
-    distance = g.add("cast", positions(g, T, 1), to=slopes.dtype)
-    biased = scores(g) + (slopes * distance)
-    return values(g, g.add("where", padding(g, True), biased, g.number(LOWEST)))
-
-
-def alibi_with_addend(g: Maker) -> Value:
-    biased = scores(g) + g.given("bias", B, H, 1, T)
-    return values(g, biased + hiding(g, padding(g, True)))
+    slopes = g.constant(np.array([0.5, 0.25], np.float32).reshape(H, 1, 1))
+    biased = scores(g) + slopes * positions(T, 1).cast(FLOAT32)
+    return values(g, where(padding(g, True), biased, LOWEST))
 
 
 def hidden_then_biased(g: Maker) -> Value:
-    masked = g.add("where", padding(g), scores(g), g.number(-math.inf))
+    masked = where(padding(g), scores(g), -math.inf)
     return values(g, masked + g.given("bias", H, S, T))
 
 
-def scaled_together(g: Maker) -> Value:
-    """As Falcon has ALiBi, and BROS its boxes: a factor of scores and bias."""
-    biased = scores(g) + g.given("bias", H, 1, T)
-    return values(g, biased / 4.0)
-
-
 def two_masks(g: Maker) -> Value:
-    one = g.add("where", padding(g), scores(g), g.number(LOWEST))
-    other = g.given("other", S, T, dtype=BOOL)
-    return values(g, g.add("where", other, one, g.number(LOWEST)))
+    one = where(padding(g), scores(g), LOWEST)
+    return values(g, where(g.given("other", S, T, dtype=BOOL), one, LOWEST))
 
 
-def along_rows(g: Maker) -> Value:
-    return values(g, (scores(g) + g.given("bias", H, 1, T)) + g.given("rows", B, 1, S, 1))
+def biased(g: Maker, *shape: Dim) -> Value:
+    return scores(g) + g.given("bias", *shape)
 
 
-BODIES = (alibi, alibi_with_addend, hidden_then_biased, scaled_together, two_masks, along_rows)
+BODIES: dict[str, Body] = {
+    "alibi": alibi,
+    "alibi with addend": lambda g: values(g, biased(g, B, H, 1, T) + hiding(g, padding(g, True))),
+    "hidden then biased": hidden_then_biased,
+    # As Falcon has ALiBi, and BROS its boxes: a factor of scores and bias.
+    "scaled together": lambda g: values(g, biased(g, H, 1, T) / 4.0),
+    "two masks": two_masks,
+    "along rows": lambda g: values(g, biased(g, H, 1, T) + g.given("rows", B, 1, S, 1)),
+}
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_biases(widest: CpuBackend, body: Body) -> None:
     graph = graph_of(body)
     found = applied(graph)
     assert len(attention_of(found).inputs) == 4
     assert "softmax" not in ops(found)
-    model = Model(optimised(graph), widest)
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
-        for x in inputs.values():
-            if x.dtype == np.bool_:
-                x[..., 0] = True
-        assert_close(model.run(inputs), reference(graph, inputs))
+    assert_runs_as(graph, optimised(graph), widest, show_first)
 
 
 @pytest.mark.parametrize("number", [-1e9, -1e4])
@@ -98,28 +88,25 @@ def test_numbers_that_scores_may_change_stay(number: float) -> None:
     """A row that is hidden whole would have the softmax of its bias."""
 
     def body(g: Maker) -> Value:
-        biased = scores(g) + g.given("bias", H, S, T)
-        return values(g, g.add("where", padding(g), biased, g.number(number)))
+        return values(g, where(padding(g), biased(g, H, S, T), number))
 
-    assert "attention" not in ops(recognise_attention(graph_of(body)))
-
-
-def within_a_triangle(g: Maker) -> Value:
-    """As T5's decoder has it: the bias is part of the mask."""
-    bias = g.given("bias", 1, H, S, T)
-    return values(g, scores(g) + g.add("where", triangle(g), bias, g.number(LOWEST)))
+    assert not is_recognised(graph_of(body))
 
 
 def test_a_bias_within_a_triangle_leaves_a_limit(widest: CpuBackend) -> None:
-    graph = graph_of(within_a_triangle)
+    """As T5's decoder has it: the bias is part of the mask."""
+
+    def body(g: Maker) -> Value:
+        bias = g.given("bias", 1, H, S, T)
+        return values(g, scores(g) + where(triangle(), bias, LOWEST))
+
+    graph = graph_of(body)
     found = applied(graph)
     node = attention_of(found)
     assert ops(found) == ["attention"]
     assert node.attributes["causal"] == 0
     assert node.inputs[3].shape == (1, H, S, T)
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
-        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+    assert_runs_as(graph, found, widest)
 
 
 def test_layers_share_their_mask() -> None:
@@ -128,8 +115,7 @@ def test_layers_share_their_mask() -> None:
         k, v = g.given("k", B, H, D, T), g.given("v", B, H, T, D)
         x = g.given("q", B, H, S, D)
         for _ in range(3):
-            biased = ((x @ k) + bias) + shown
-            x = g.add("softmax", biased, axis=3, log=False) @ v
+            x = softmax(((x @ k) + bias) + shown) @ v
         return x
 
     found = applied(graph_of(body))
@@ -139,47 +125,38 @@ def test_layers_share_their_mask() -> None:
 # Merged axes.
 
 
-def merged(g: Maker, x: Value) -> Value:
+def merged(x: Value) -> Value:
     batch, heads, *matrix = x.shape
-    return g.add("reshape", x, shape=(batch * heads, *matrix))
+    return x.reshape((batch * heads, *matrix))
 
 
-def split(g: Maker, x: Value) -> Value:
-    return g.add("reshape", x, shape=(B, H, *x.shape[1:]))
+def split(x: Value) -> Value:
+    return x.reshape((B, H, *x.shape[1:]))
 
 
 def bloom(g: Maker) -> Value:
     """Products of one batch axis; the mask of requests has two."""
     q, k = g.given("q", B, H, S, D), g.given("k", B, H, T, D)
     v, bias = g.given("v", B, H, T, D), g.given("bias", B, H, T)
-    q, k, v = (merged(g, x) for x in (q, k, v))
-    raw = q @ g.add("transpose", k, perm=(0, 2, 1))
-    raw = raw * 0.5
-    raw = raw + g.add("reshape", bias, shape=(B * H, 1, T))
-    masked = split(g, raw) + hiding(g, padding(g, True))
-    weights = g.add("softmax", masked, axis=3, log=False)
-    return split(g, merged(g, weights) @ v)
+    q, k, v = map(merged, (q, k, v))
+    raw = (q @ k.swapped()) * 0.5 + bias.reshape((B * H, 1, T))
+    weights = softmax(split(raw) + hiding(g, padding(g, True)))
+    return split(merged(weights) @ v)
 
 
 def deberta(g: Maker) -> Value:
     """Scores of positions are products that are gathered by distance."""
-    q, k, v = (merged(g, g.given(name, B, H, S, D)) for name in "qkv")
-    table = g.add("tile", g.given("table", H, D, 8), repeats=(B, 1, 1))
-    raw = q @ g.add("transpose", k, perm=(0, 2, 1))
-    back = positions(g, S, 0) - positions(g, S, 1)
-    back = g.add("maximum", g.add("minimum", back, g.constant(np.int64(3))),
-                 g.constant(np.int64(-4)))  # fmt: skip
-    back = back + g.constant(np.int64(4))
-    at = g.add("broadcast", g.add("reshape", back, shape=(1, S, S)), shape=(B * H, S, S))
-    how = {"axis": 2, "node": "gather"}
-    to_positions = g.add("gather_elements", q @ table, at, **how)
-    of_positions = g.add("gather_elements", k @ table, at, **how)
-    of_positions = g.add("transpose", of_positions, perm=(0, 2, 1))
-    raw = raw + (to_positions + of_positions)
-    shown = g.given("shown", B, 1, S, S, dtype=BOOL)
-    masked = g.add("where", shown, split(g, raw), g.number(LOWEST))
-    weights = g.add("softmax", masked, axis=3, log=False)
-    return split(g, merged(g, weights) @ v)
+    q, k, v = (merged(g.given(name, B, H, S, D)) for name in "qkv")
+    table = apply("tile", g.given("table", H, D, 8), repeats=(B, 1, 1))
+    raw = q @ k.swapped()
+    back = (positions(S, 0) - positions(S, 1)).at_most(3).at_least(-4) + 4
+    at = back.reshape((1, S, S)).broadcast((B * H, S, S))
+    to_positions, of_positions = (
+        apply("gather_elements", x @ table, at, axis=2, node="gather") for x in (q, k)
+    )
+    raw = raw + (to_positions + of_positions.swapped())
+    weights = softmax(where(g.given("shown", B, 1, S, S, dtype=BOOL), split(raw), LOWEST))
+    return split(merged(weights) @ v)
 
 
 def verified(graph: Graph) -> Graph:
@@ -208,8 +185,8 @@ def test_constants_are_split(widest: CpuBackend) -> None:
     bias = np.random.default_rng(0).standard_normal((2 * H, 3, 4)).astype(np.float32)
 
     def body(g: Maker) -> Value:
-        x = g.add("reshape", g.given("x", 2, H, 3, 4), shape=(2 * H, 3, 4))
-        return g.add("reshape", x + g.constant(bias), shape=(2, H, 3, 4))
+        x = g.given("x", 2, H, 3, 4).reshape((2 * H, 3, 4))
+        return (x + g.constant(bias)).reshape((2, H, 3, 4))
 
     graph = graph_of(body)
     found = verified(undo_merged_axes(graph))
@@ -219,15 +196,11 @@ def test_constants_are_split(widest: CpuBackend) -> None:
 
 
 def read_twice(g: Maker) -> list[Value]:
-    raw = merged(g, g.given("x", B, H, S, T)) * 2.0
-    return [split(g, raw), raw]
+    raw = merged(g.given("x", B, H, S, T)) * 2.0
+    return [split(raw), raw]
 
 
-def merged_by_nobody(g: Maker) -> list[Value]:
-    return [split(g, g.given("x", B * H, S, T) * 2.0)]
-
-
-@pytest.mark.parametrize("body", [read_twice, merged_by_nobody])
+@pytest.mark.parametrize("body", [read_twice, lambda g: split(g.given("x", B * H, S, T) * 2.0)])
 def test_splits_that_stay(body: Body) -> None:
     graph = graph_of(body)
     assert undo_merged_axes(graph) is graph
@@ -240,14 +213,9 @@ def with_sinks(g: Maker, shape: tuple[int, ...] = (1, H, 1, 1), masked: bool = T
     raw = scores(g)
     if masked:
         raw = raw + hiding(g, padding(g, True), -math.inf)
-    column = g.add("broadcast", g.given("sinks", *shape), shape=(B, H, S, 1))
-    joined = g.add("concat", raw, column, axis=3)
-    largest = g.add("reduce", joined, kind="maximum", axes=(3,))
-    shifted = joined - g.add("reshape", largest, shape=(B, H, S, 1))
-    weights = g.add("softmax", shifted, axis=3, log=False)
-    begin = {"starts": (0,) * 4, "steps": (1,) * 4, "shape": (B, H, S, T)}
-    (v,) = [given for given in g.inputs if given.name == "v"]
-    return g.add("slice", weights, **begin) @ v
+    joined = concat([raw, g.given("sinks", *shape).broadcast((B, H, S, 1))], 3)
+    weights = softmax(joined - joined.reduce("maximum", (3,)))
+    return weights.slice(3, 0, T) @ v_of(g)
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -274,40 +242,32 @@ def test_sinks(widest: CpuBackend, masked: bool) -> None:
 def test_sinks_of_heads_that_share_keys(widest: CpuBackend) -> None:
     def body(g: Maker) -> Value:
         def repeated(x: Value) -> Value:
-            x = g.add("reshape", x, shape=(B, H, 1, *x.shape[2:]))
-            wide = g.add("broadcast", x, shape=(B, H, G, *x.shape[3:]))
-            return g.add("reshape", wide, shape=(B, H * G, *x.shape[3:]))
+            *_, rows, columns = x.shape
+            wide = x.reshape((B, H, 1, rows, columns)).broadcast((B, H, G, rows, columns))
+            return wide.reshape((B, H * G, rows, columns))
 
         q, k = g.given("q", B, H * G, S, D), repeated(g.given("k", B, H, D, T))
         v = repeated(g.given("v", B, H, T, D))
-        column = g.add("broadcast", g.given("sinks", H * G, 1, 1), shape=(B, H * G, S, 1))
-        joined = g.add("concat", q @ k, column, axis=3)
-        weights = g.add("softmax", joined, axis=3, log=False)
-        begin = {"starts": (0,) * 4, "steps": (1,) * 4, "shape": (B, H * G, S, T)}
-        return g.add("slice", weights, **begin) @ v
+        column = g.given("sinks", H * G, 1, 1).broadcast((B, H * G, S, 1))
+        return softmax(concat([q @ k, column], 3)).slice(3, 0, T) @ v
 
     graph = graph_of(body)
     found = applied(graph)
     node = attention_of(found)
     assert node.inputs[0].shape == (B, H, G, S, D)
     assert node.inputs[3].shape == (H, G, 1, 1)
-    for bindings in MORE:
-        inputs = inputs_of(graph, bindings)
-        assert_close(Model(found, widest).run(inputs), reference(graph, inputs))
+    assert_runs_as(graph, found, widest)
 
 
 def test_columns_that_count_stay() -> None:
     """Weights of the last column are read, or the first one is cut off."""
 
     def body(g: Maker, start: int) -> Value:
-        joined = g.add("concat", scores(g), g.given("sinks", B, H, S, 1), axis=3)
-        weights = g.add("softmax", joined, axis=3, log=False)
-        (v,) = [given for given in g.inputs if given.name == "v"]
-        how = {"starts": (0, 0, 0, start), "steps": (1,) * 4, "shape": (B, H, S, T)}
-        return g.add("slice", weights, **how) @ v
+        joined = concat([scores(g), g.given("sinks", B, H, S, 1)], 3)
+        return softmax(joined).slice(3, start, T) @ v_of(g)
 
     assert ops(recognise_attention(graph_of(lambda g: body(g, 0))))[-1] == "attention"
-    assert "attention" not in ops(recognise_attention(graph_of(lambda g: body(g, 1))))
+    assert not is_recognised(graph_of(lambda g: body(g, 1)))
 
 
 def test_sinks_are_an_operand_of_the_node() -> None:

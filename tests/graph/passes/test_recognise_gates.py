@@ -7,6 +7,7 @@ import pytest
 from tests.graph.graphs import (
     B,
     Body,
+    Function,
     Maker,
     Pass,
     S,
@@ -14,6 +15,7 @@ from tests.graph.graphs import (
     assert_left_alone,
     assert_runs,
     graph_of,
+    of_x,
     ops,
     titles,
 )
@@ -27,12 +29,7 @@ from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
 from ftuner.runtime.reference import run_reference
 
-Function = Callable[[Value], Value]
 ROOT = (2 / np.pi) ** 0.5
-
-
-def of_x(function: Function) -> Body:
-    return lambda g: function(g.given("x", B, S))
 
 
 def of_y_and_x(function: Callable[[Value, Value], Value]) -> Body:

@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tests.graph.graphs import B, Maker, S, T, assert_close, graph_of, inputs_of, reference
+from tests.graph.graphs import (
+    B,
+    Maker,
+    S,
+    T,
+    assert_close,
+    graph_of,
+    inputs_of,
+    ops,
+    reference,
+)
 from tests.graph.passes.recognised_attention import (
     BINDINGS,
     Body,
@@ -13,12 +23,14 @@ from tests.graph.passes.recognised_attention import (
     H,
     P,
     applied,
+    assert_runs_as,
     attention_of,
-    ops,
+    softmax,
 )
 
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, FLOAT32
+from ftuner.graph.algebra import apply, where
 from ftuner.graph.ir import Value
 from ftuner.graph.lowering import lower
 from ftuner.runtime.cpu.backend import CpuBackend
@@ -26,11 +38,11 @@ from ftuner.runtime.model import Model
 from ftuner.schedules.attention.step import AttentionStep
 
 
-def repeated(g: Maker, x: Value, times: int = G) -> Value:
+def repeated(x: Value, times: int = G) -> Value:
     batch, heads, rows, columns = x.shape
-    wide = g.add("reshape", x, shape=(batch, heads, 1, rows, columns))
-    wide = g.add("broadcast", wide, shape=(batch, heads, times, rows, columns))
-    return g.add("reshape", wide, shape=(batch, heads * times, rows, columns))
+    wide = x.reshape((batch, heads, 1, rows, columns))
+    wide = wide.broadcast((batch, heads, times, rows, columns))
+    return wide.reshape((batch, heads * times, rows, columns))
 
 
 def grouped(
@@ -40,21 +52,18 @@ def grouped(
     q = g.given("q", B, H * G, S, D)
     k = g.given("k", B, H, T, D) if turned else g.given("k", B, H, D, T)
     v = g.given("v", B, H, T, D)
-    k = repeated(g, k)
-    if turned:
-        k = g.add("transpose", k, perm=(0, 1, 3, 2))
+    k = repeated(k).swapped() if turned else repeated(k)
     if tiled:
-        wide = g.add("tile", g.add("reshape", v, shape=(B, H, 1, T, D)), repeats=(1, 1, G, 1, 1))
-        v = g.add("reshape", wide, shape=(B, H * G, T, D))
+        wide = apply("tile", v.reshape((B, H, 1, T, D)), repeats=(1, 1, G, 1, 1))
+        v = wide.reshape((B, H * G, T, D))
     else:
-        v = repeated(g, v)
+        v = repeated(v)
     found = q @ k
     if mask and dtype == BOOL:
-        found = g.add("where", g.given("mask", *mask, dtype=BOOL), found, g.number(-1e9))
+        found = where(g.given("mask", *mask, dtype=BOOL), found, -1e9)
     elif mask:
         found = found + g.given("mask", *mask)
-    found = g.add("softmax", found, axis=3, log=False) @ v
-    return g.add("transpose", found, perm=(0, 2, 1, 3))
+    return (softmax(found) @ v).transpose((0, 2, 1, 3))
 
 
 GROUPED: tuple[Mapping[str, Any], ...] = (
@@ -64,11 +73,10 @@ GROUPED: tuple[Mapping[str, Any], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(len(GROUPED)))
-def test_shared_heads(widest: CpuBackend, number: int) -> None:
-    options = dict(GROUPED[number])
-    mask = options.pop("mask", ())
-    graph = graph_of(lambda g: grouped(g, *mask, **options))
+@pytest.mark.parametrize("options", GROUPED)
+def test_shared_heads(widest: CpuBackend, options: Mapping[str, Any]) -> None:
+    others = {name: value for name, value in options.items() if name != "mask"}
+    graph = graph_of(lambda g: grouped(g, *options.get("mask", ()), **others))
     found = applied(graph)
     node = attention_of(found)
     assert node.inputs[0].shape == (B, H, G, S, D)
@@ -88,7 +96,7 @@ def test_shared_heads(widest: CpuBackend, number: int) -> None:
 def test_values_that_are_not_shared() -> None:
     def body(g: Maker) -> Value:
         q, v = g.given("q", B, H * G, S, D), g.given("v", B, H * G, T, D)
-        k = repeated(g, g.given("k", B, H, D, T))
+        k = repeated(g.given("k", B, H, D, T))
         return g.attention(q, k, v, 0.5, None)
 
     assert ops(applied(graph_of(body))) == ["reshape", "broadcast", "reshape", "attention"]
@@ -104,63 +112,34 @@ def test_one_head_for_all() -> None:
     assert ops(applied(graph_of(body))) == ["attention"]
 
 
-def windows(g: Maker, *names: str) -> list[Value]:
-    """P windows of B pictures, along one axis."""
-    given = (g.given(name, B, P, H, S, D) for name in names)
-    return [g.add("reshape", x, shape=(B * P, H, S, D)) for x in given]
+def of_windows(g: Maker, bias: tuple[Dim, ...], *mask: Dim, shared: bool = False) -> Value:
+    """P windows of B pictures, along one axis: an addend of heads, then one of windows."""
+    q, k = (g.given(name, B, P, H, S, D).reshape((B * P, H, S, D)) for name in "qk")
+    v = g.given("v", 1, H, S, D) if shared else (
+        g.given("v", B, P, H, S, D).reshape((B * P, H, S, D)))  # fmt: skip
+    y = q @ k.swapped()
+    if bias:
+        y = y + g.given("bias", *bias)
+    y = y.reshape((B, P, H, S, S)) + g.given("mask", *mask)
+    return softmax(y.reshape((B * P, H, S, S))) @ v
 
 
-def of_windows(g: Maker, bias: Value | None, mask: Value) -> Value:
-    """An addend of heads, then one of windows."""
-    q, k, v = windows(g, "q", "k", "v")
-    y = q @ g.add("transpose", k, perm=(0, 1, 3, 2))
-    if bias is not None:
-        y = y + bias
-    apart = g.add("reshape", y, shape=(B, P, H, S, S))
-    y = g.add("reshape", apart + mask, shape=(B * P, H, S, S))
-    return g.add("softmax", y, axis=3, log=False) @ v
+WINDOWS: dict[str, Body] = {
+    "alone": lambda g: of_windows(g, (), 1, P, 1, S, S),
+    "and heads": lambda g: of_windows(g, (1, H, S, S), 1, P, 1, S, S),
+    "and keys": lambda g: of_windows(g, (S,), B, P, H, S, S),
+    # The first addend already has windows of all pictures.
+    "of all": lambda g: of_windows(g, (B * P, H, S, S), 1, P, 1, S, S),
+    "that share values": lambda g: of_windows(g, (), 1, P, 1, S, S, shared=True),
+}
 
 
-def of_windows_alone(g: Maker) -> Value:
-    return of_windows(g, None, g.given("mask", 1, P, 1, S, S))
-
-
-def of_windows_and_heads(g: Maker) -> Value:
-    return of_windows(g, g.given("bias", 1, H, S, S), g.given("mask", 1, P, 1, S, S))
-
-
-def of_windows_and_keys(g: Maker) -> Value:
-    return of_windows(g, g.given("bias", S), g.given("mask", B, P, H, S, S))
-
-
-def of_windows_of_all(g: Maker) -> Value:
-    """The first addend already has windows of all pictures."""
-    return of_windows(g, g.given("bias", B * P, H, S, S), g.given("mask", 1, P, 1, S, S))
-
-
-def of_windows_that_share_values(g: Maker) -> Value:
-    q, k = windows(g, "q", "k")
-    y = q @ g.add("transpose", k, perm=(0, 1, 3, 2))
-    apart = g.add("reshape", y, shape=(B, P, H, S, S))
-    y = apart + g.given("mask", 1, P, 1, S, S)
-    y = g.add("reshape", y, shape=(B * P, H, S, S))
-    return g.add("softmax", y, axis=3, log=False) @ g.given("v", 1, H, S, D)
-
-
-BODIES = (
-    of_windows_alone, of_windows_and_heads, of_windows_and_keys, of_windows_of_all,
-    of_windows_that_share_values,
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("body", WINDOWS.values(), ids=WINDOWS)
 def test_addends_of_windows(widest: CpuBackend, body: Body) -> None:
     graph = graph_of(body)
     found = applied(graph)
     node = attention_of(found)
     assert node.inputs[0].shape == (B, P, H, S, D)
     assert "softmax" not in ops(found)
-    model = Model(found, widest)
-    for bindings in (*BINDINGS, {"B": 0, "S": 2, "P": 2}, {"B": 3, "S": 49, "P": 4}):
-        inputs = inputs_of(graph, bindings)
-        assert_close(model.run(inputs), reference(graph, inputs))
+    extents = (*BINDINGS, {"B": 0, "S": 2, "P": 2}, {"B": 3, "S": 49, "P": 4})
+    assert_runs_as(graph, found, widest, extents=extents)

@@ -140,7 +140,7 @@ print(found.tobytes().hex(), " ".join(sys.modules), sep=chr(10))
 """
 OF_COMPILATION = {
     "llvmlite", "onnx", "ftuner.compiler", "ftuner.frontends.onnx.importer", "ftuner.graph.folding",
-    "ftuner.graph.passes.pipeline", "ftuner.graph.ops.table", "ftuner.runtime.compile_processes",
+    "ftuner.graph.passes.pipeline", "ftuner.graph.ops.views", "ftuner.runtime.compile_processes",
 }  # fmt: skip
 
 

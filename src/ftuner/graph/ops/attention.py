@@ -119,11 +119,6 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return elements_of((*q.shape[:-1], k.shape[-1], q.shape[-1] + 1))
 
 
-def _work_words(types: Types, attributes: Attributes, results: Types) -> int:
-    q, k = types[:2]
-    return elements_of((*q.shape, k.shape[-2]))
-
-
 def _infer_rotary(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """The operands are x, whose `axis` has the two elements of a pair, and cosines and sines that
     broadcast with it; they have one element along `axis` if both elements share them."""
@@ -154,7 +149,7 @@ def _reference_rotary(x: Any, cosine: Any, sine: Any, axis: int) -> Any:
     return x * cosine + np.concatenate([-second, first], axis) * sine
 
 
-ATTENTION = (
+OPERATORS = (
     Operator(
         "attention",
         _infer,
@@ -168,7 +163,7 @@ ATTENTION = (
         "word_attention",
         _infer_words,
         _reference_in(round_bfloat16, keys_are_rows=True),
-        work=_work_words,
+        work=lambda types, *_: elements_of((*types[0].shape, types[1].shape[-2])),
         numerics=Numerics.PRODUCT,
         exact_from=3,
     ),

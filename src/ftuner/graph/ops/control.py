@@ -159,7 +159,7 @@ def _reference_choose(
     return tuple(results) if len(results) > 1 else results[0]
 
 
-CONTROL = (
+OPERATORS = (
     Operator("loop", _infer_loop, _reference_loop),
     Operator("independent_loop", _infer_independent, _reference_independent,
              lambda types, attributes, results: cast(Nest, attributes["nest"])),

@@ -230,7 +230,7 @@ def _define_dims(writer: ElementWriter) -> int:
     return value
 
 
-LAYOUT = (
+OPERATORS = (
     Operator("concat", _infer_concat, lambda *arrays, axis: np.concatenate(arrays, axis),
              lower=_lower_concat, moves=True),
     Operator("pad", _infer_pad, _reference_pad, _define_pad),

@@ -135,7 +135,7 @@ def _reference_coupled(x: Any) -> Any:
     return p
 
 
-LEARNING = (
+OPERATORS = (
     Operator("translated", _infer_translated, _reference_translated, plain=True),
     Operator("maps", _infer_maps, _reference_maps, plain=True),
     Operator("coupled_probabilities", _infer_coupled, _reference_coupled),

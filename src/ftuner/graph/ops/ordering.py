@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape, product, symbol
+from ftuner.core.dim import Shape, product, symbol
 from ftuner.core.dtype import BOOL, INT64
 from ftuner.core.index_expr import Nest, Stage, Store
 from ftuner.errors import GraphError, ShapeError
@@ -115,20 +115,13 @@ def _reference_extents(x: Any, counts: tuple[str, ...]) -> Any:
 
 
 def _infer_unique(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
-    (x,), axis = types, attributes["axis"]
-    count = symbol(attributes["count"])
-    if axis is None:
-        return _unique_types(x, (count,), product(x.shape), count)
-    expect_axis(x, axis, "unique")
-    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    return _unique_types(x, shape, x.shape[axis], count)
-
-
-def _unique_types(x: TensorType, shape: Shape, given: Dim, count: Dim) -> tuple[TensorType, ...]:
-    return (
-        TensorType(x.dtype, shape),
-        *(TensorType(INT64, (extent,)) for extent in (count, given, count)),
-    )
+    (x,), axis, count = types, attributes["axis"], symbol(attributes["count"])
+    shape: Shape = (count,)
+    given = product(x.shape)
+    if axis is not None:
+        expect_axis(x, axis, "unique")
+        shape, given = (*x.shape[:axis], count, *x.shape[axis + 1 :]), x.shape[axis]
+    return TensorType(x.dtype, shape), *(TensorType(INT64, (n,)) for n in (count, given, count))
 
 
 def _reference_unique(
@@ -170,7 +163,7 @@ def _differ(rows: Any) -> Any:
     return found
 
 
-ORDERING = (
+OPERATORS = (
     *(
         Operator(
             f"cumulative_{kind}",

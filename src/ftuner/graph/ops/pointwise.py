@@ -289,7 +289,7 @@ def _reference_where(condition: Any, x: Any, y: Any) -> Any:
     return np.where(condition, x, y)
 
 
-POINTWISE = (
+OPERATORS = (
     *(pointwise(name) for name in SCALAR_FUNCTIONS),
     Operator("where", _infer_where, _reference_where, _applied("where")),
     Operator("cast", _infer_cast, _reference_cast, _define_cast),

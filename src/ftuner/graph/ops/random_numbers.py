@@ -129,7 +129,7 @@ def _reference_key(key: Any, iteration: Any, number: int) -> Any:
     return numbers.philox(iteration.astype(np.uint64), own)
 
 
-RANDOM_NUMBERS = (
+OPERATORS = (
     Operator("random_stream", _infer_stream, _reference_stream, _define_stream),
     Operator("random_uniform", _infer, _reference_uniform, _define_uniform),
     Operator("random_normal", _infer, _reference_normal, _define_normal),

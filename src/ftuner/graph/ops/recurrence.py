@@ -122,6 +122,6 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     )
 
 
-RECURRENCE = (Operator("recurrence", _infer, _reference, work=_work, numerics=Numerics.PRODUCT),)
+OPERATORS = (Operator("recurrence", _infer, _reference, work=_work, numerics=Numerics.PRODUCT),)
 """`cell` is a `core.recurrence.Cell`; `directions` says how many directions of a layer run
 concurrently, and `node` names the node of the model in error messages."""

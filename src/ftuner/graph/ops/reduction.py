@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -204,13 +203,10 @@ def _infer_range(types: Types, attributes: Attributes, require: Require) -> tupl
 def _define_range(types: Types, attributes: Attributes, results: Types) -> Nest:
     (x,) = types
     rows = _Rows(types, (x.rank - 1,))
-    value = rows.writer.load(0, rows.index)
-    kinds = ("minimum", "maximum")
-    stores = [
-        Store(rows.writer.step("stage", x.dtype, payload=i), tuple(range(x.rank - 1)))
-        for i in range(len(kinds))
-    ]
-    return replace(rows.nest([Stage(kind, value) for kind in kinds], value), stores=tuple(stores))
+    writer, axes = rows.writer, tuple(range(x.rank - 1))
+    stages = [Stage(kind, writer.load(0, rows.index)) for kind in ("minimum", "maximum")]
+    stores = [Store(writer.step("stage", x.dtype, payload=i), axes) for i in range(len(stages))]
+    return writer.nest(rows.kept, rows.reduced, stages, *stores)
 
 
 def _infer_levels(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType, ...]:
@@ -255,7 +251,7 @@ def _reference_levels(x: Any) -> Any:
     return levels.astype(np.uint8), np.where(most == 0, 0, scale) + most * 0
 
 
-REDUCTIONS = (
+OPERATORS = (
     Operator("row_range", _infer_range, lambda x: (x.min(-1), x.max(-1)), _define_range),
     Operator("row_levels", _infer_levels, _reference_levels, _define_levels),
     Operator(

@@ -136,4 +136,4 @@ def _lower(node: Node, placement: Placement) -> None:
         placement.view(x)
 
 
-RESAMPLING = (Operator("resample", _infer, _reference, _define, _lower),)
+OPERATORS = (Operator("resample", _infer, _reference, _define, _lower),)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,14 @@ from ftuner.graph.buffers import View
 from ftuner.graph.ir import Node, TensorType
 from ftuner.graph.operator import (
     Attributes,
-    Define,
     NestWriter,
     Operator,
     Require,
     Types,
-    definition,
     expect_axis,
     expect_elements,
 )
+from ftuner.graph.operators import definition
 from ftuner.graph.ops.indexing import expect_covered, expect_indices
 from ftuner.graph.placement import Placement
 
@@ -41,9 +39,7 @@ def _expect_scatter(types: Types, attributes: Attributes, what: str) -> None:
         raise GraphError(f"{what} into {x}, combined by {kind!r}")
 
 
-def _infer_scatter_elements(
-    types: Types, attributes: Attributes, require: Require
-) -> tuple[TensorType]:
+def _infer_elements(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_elements")
     what = f"scatter_elements of {updates} at {indices} into {x}"
@@ -64,7 +60,7 @@ def _scatter(x: Any, at: tuple[Any, ...], updates: Any, kind: str) -> Any:
     return result
 
 
-def _reference_scatter_elements(
+def _reference_elements(
     x: Any, indices: Any, updates: Any, axis: int, kind: str, node: str = ""
 ) -> Any:
     grid = list(np.meshgrid(*[np.arange(n) for n in indices.shape], indexing="ij", sparse=True))
@@ -80,7 +76,7 @@ def _scattering(writer: NestWriter, kind: str, index: Sequence[int]) -> Nest:
     return writer.nest((), updates.shape, (), Store(value, (), tuple(index), combine))
 
 
-def _define_scatter_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
+def _define_elements(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, indices, _ = types
     axis = attributes["axis"]
     writer = NestWriter(types, attributes)
@@ -89,7 +85,7 @@ def _define_scatter_elements(types: Types, attributes: Attributes, results: Type
     return _scattering(writer, attributes["kind"], index)
 
 
-def _define_scatter_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
+def _define_nd(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, indices, updates = types
     depth = indices.shape[-1]
     assert isinstance(depth, int)
@@ -103,15 +99,15 @@ def _define_scatter_nd(types: Types, attributes: Attributes, results: Types) -> 
     return _scattering(writer, attributes["kind"], [*index, *own[outer:]])
 
 
-def _lower(define: Define, node: Node, placement: Placement) -> tuple[View]:
+def _lower(node: Node, placement: Placement) -> tuple[View]:
     """A copy of the first operand, into which the updates are written in their order."""
     place = placement.place(node.output)
     placement.put(node.inputs[0], place)
-    placement.add(placement.fused(node, definition(node, define)).step(place))
+    placement.add(placement.fused(node, definition(node)).step(place))
     return (place,)
 
 
-def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+def _infer_nd(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, indices, updates = types
     _expect_scatter(types, attributes, "scatter_nd")
     depth = indices.shape[-1] if indices.rank else None
@@ -130,12 +126,12 @@ def _infer_scatter_nd(types: Types, attributes: Attributes, require: Require) ->
     return (x,)
 
 
-def _reference_scatter_nd(x: Any, indices: Any, updates: Any, kind: str, node: str = "") -> Any:
+def _reference_nd(x: Any, indices: Any, updates: Any, kind: str, node: str = "") -> Any:
     at = tuple(indices[..., i] for i in range(indices.shape[-1]))
     return _scatter(x, at, updates, kind)
 
 
-def _infer_write_rows(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
+def _infer_rows(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     x, starts, updates = types
     axis = attributes["axis"]
     what = f"write_rows of {updates} into {x} from {starts} on"
@@ -151,7 +147,7 @@ def _infer_write_rows(types: Types, attributes: Attributes, require: Require) ->
     return (x,)
 
 
-def _define_write_rows(types: Types, attributes: Attributes, results: Types) -> Nest:
+def _define_rows(types: Types, attributes: Attributes, results: Types) -> Nest:
     x, _, updates = types
     axis = attributes["axis"]
     writer = NestWriter(types, attributes)
@@ -168,7 +164,7 @@ def _define_write_rows(types: Types, attributes: Attributes, results: Types) -> 
     return _scattering(writer, "none", index)
 
 
-def _reference_write_rows(
+def _reference_rows(
     x: Any, starts: Any, updates: Any, axis: int, circular: bool, node: str = ""
 ) -> Any:
     extent, count = x.shape[axis], updates.shape[axis]
@@ -186,28 +182,10 @@ def _reference_write_rows(
     return np.moveaxis(result, 1, axis)
 
 
-SCATTERING = (
-    Operator(
-        "scatter_elements",
-        _infer_scatter_elements,
-        _reference_scatter_elements,
-        _define_scatter_elements,
-        partial(_lower, _define_scatter_elements),
-    ),
-    Operator(
-        "scatter_nd",
-        _infer_scatter_nd,
-        _reference_scatter_nd,
-        _define_scatter_nd,
-        partial(_lower, _define_scatter_nd),
-    ),
-    Operator(
-        "write_rows",
-        _infer_write_rows,
-        _reference_write_rows,
-        _define_write_rows,
-        partial(_lower, _define_write_rows),
-    ),
+OPERATORS = (
+    Operator("scatter_elements", _infer_elements, _reference_elements, _define_elements, _lower),
+    Operator("scatter_nd", _infer_nd, _reference_nd, _define_nd, _lower),
+    Operator("write_rows", _infer_rows, _reference_rows, _define_rows, _lower),
 )
 """`kind` is "none", "add", "multiply", "maximum" or "minimum". Elements are written in the order of
 the indices, so that the last of equal indices wins. `write_rows` writes the rows of each element of

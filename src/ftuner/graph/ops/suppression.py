@@ -148,7 +148,7 @@ class _Boxes:
         return found
 
 
-SUPPRESSION = (
+OPERATORS = (
     Operator("non_max_suppression", _infer, _reference),
     Operator("suppress", _infer_suppress, _reference_suppress),
     Operator("kept_boxes", _infer_kept, _reference_kept, plain=True),

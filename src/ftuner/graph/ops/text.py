@@ -187,7 +187,7 @@ def _reference_normalised(x: Any, normaliser: tuple[Any, ...], count: str) -> An
     return np.array(kept, object).reshape((*x.shape[:-1], len(kept)))
 
 
-TEXT = (
+OPERATORS = (
     Operator("join", _infer_joined, np.add),
     Operator("full_match", _infer_matches, _reference_matches, plain=True),
     Operator("split_text", _infer_split, _reference_split, plain=True),

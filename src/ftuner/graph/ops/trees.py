@@ -72,7 +72,7 @@ def _work(types: Types, attributes: Attributes, results: Types) -> int:
     return elements_of(results[0].shape) * int(attributes["depth"])
 
 
-TREES = (Operator("trees", _infer, _reference, _define, work=_work, exact_from=0),)
+OPERATORS = (Operator("trees", _infer, _reference, _define, work=_work, exact_from=0),)
 """`trees` takes a table (rows, columns), a split for each node, and the nodes (nodes, 4), of which
 the first are the roots of the trees. A row goes from a node to the one that NEXT numbers if its
 element in COLUMN is at most the split, or is NaN and MISSING is 1, and else to the node after that.

@@ -158,17 +158,12 @@ def _lower_slice(node: Node, placement: Placement) -> tuple[View] | None:
     offset, strides = view.layout.offset, view.layout.strides
     for start, stride in zip(node.attributes["starts"], strides, strict=True):
         offset = offset + start * stride
-    steps = zip(strides, node.attributes["steps"], strict=True)
-    layout = replace(
-        view.layout,
-        shape=node.output.shape,
-        strides=tuple(stride * step for stride, step in steps),
-        offset=offset,
-    )
+    strides = tuple(n * step for n, step in zip(strides, node.attributes["steps"], strict=True))
+    layout = replace(view.layout, shape=node.output.shape, strides=strides, offset=offset)
     return (View(view.buffer, layout),)
 
 
-VIEWS = (
+OPERATORS = (
     Operator("reshape", _infer_reshape, lambda x, shape: np.reshape(x, shape),
              lower=_lower_reshape, moves=True),
     Operator("transpose", _infer_transpose, lambda x, perm: np.transpose(x, perm),

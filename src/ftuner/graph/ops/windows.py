@@ -244,12 +244,6 @@ def _reference_reduce(
     return _REDUCED[kind](windows, axis=axes).astype(x.dtype)
 
 
-def _numerics_of_reduce(attributes: Attributes) -> Numerics:
-    """The largest or smallest element of a window is one of the operand's."""
-    picks = attributes["kind"] in ("maximum", "minimum")
-    return Numerics.PLAIN if picks else Numerics.REDUCTION
-
-
 def _infer_words(types: Types, attributes: Attributes, require: Require) -> tuple[TensorType]:
     """x of uint8 (batch, D..., C) and w of int8 (K..., C, channels), which is given as words of
     four steps of C. The sums, in int32, are float32."""
@@ -271,7 +265,7 @@ def _reference_words(
     return _reference_convolution(*wide, 1, strides, dilations, begin, extents).astype(np.float32)
 
 
-WINDOWS = (
+OPERATORS = (
     Operator(
         "convolution",
         _infer_convolution,
@@ -294,7 +288,10 @@ WINDOWS = (
         _define_reduce,
         # The reference copies all windows.
         work=lambda _, attributes, results: elements_of((*results[0].shape, *attributes["kernel"])),
-        numerics=_numerics_of_reduce,
+        # The largest or smallest element of a window is one of the operand's.
+        numerics=lambda given: (
+            Numerics.PLAIN if given["kind"] in ("maximum", "minimum") else Numerics.REDUCTION
+        ),
     ),
 )
 """`window_reduce` has the attributes of a convolution without `groups`, and `kernel`, the extents

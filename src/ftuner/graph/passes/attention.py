@@ -160,12 +160,11 @@ class _Recognition:
         merged = self.around.producer(value, "reshape")
         if merged is not None and merged.inputs[0].shape == view.shape:
             return merged.inputs[0]
-        turned = self.around.producer(value, "transpose")
-        rank = value.rank
-        if turned is None or turned.attributes["perm"] != (*range(rank - 2), rank - 1, rank - 2):
+        turned = self.around.swapped(value)
+        if turned is None:
             return view
         # Keys are transposed after their axes are split, which then is none or no copy.
-        found = self._viewed(turned.inputs[0], batch, finer)
+        found = self._viewed(turned, batch, finer)
         return None if found is None else found.swapped()
 
     def _shared(self, operands: list[Value], optional: list[Value]) -> list[Value]:
@@ -206,9 +205,6 @@ def _without_nan(around: Surroundings, weights: Value) -> Value | None:
     return None
 
 
-LAST_SWAPPED = (0, 1, 3, 2)
-
-
 class Shared(NamedTuple):
     """A tensor (batch, groups * times, ., .) that repeats one of (batch, groups, 1, ., .)."""
 
@@ -224,10 +220,8 @@ class Shared(NamedTuple):
 
 def shared(around: Surroundings, value: Value) -> Shared | None:
     """The tensor that `value` repeats along an axis of extent 1, merged with the axis before."""
-    turned = around.producer(value, "transpose")
-    swapped = turned is not None and turned.attributes["perm"] == LAST_SWAPPED
-    if turned is not None and swapped:
-        value = turned.inputs[0]
+    turned = around.swapped(value)
+    value = value if turned is None else turned
     merged = around.producer(value, "reshape")
     repeated = None if merged is None else merged.inputs[0]
     wide = repeated and around.producer(repeated, "broadcast", "tile")
@@ -239,7 +233,7 @@ def shared(around: Surroundings, value: Value) -> Shared | None:
         return None
     if source.shape != (batch, groups, 1, *matrix):
         return None
-    return Shared(source, groups, times, swapped)
+    return Shared(source, groups, times, turned is not None)
 
 
 def apart(value: Value, groups: Dim, times: Dim) -> Value:

@@ -123,12 +123,9 @@ after which those of a token are merged, and whether (experts, n, k) is the orde
 
 def _chosen(around: Surroundings, value: Value) -> _Chosen | None:
     """What a value chooses, if it is elements of a constant by an index of data."""
-    turned = around.producer(value, "transpose")
+    turned = around.swapped(value)
     if turned is not None:
-        *batch, rows, columns = turned.attributes["perm"]
-        if (*batch, columns, rows) != tuple(range(value.rank)):
-            return None
-        found = _chosen(around, turned.inputs[0])
+        found = _chosen(around, turned)
         if found is None or found.table.rank != 3:
             return None
         return _Chosen(found.table, found.index, found.shape, found.node, not found.swapped)

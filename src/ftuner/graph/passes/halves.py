@@ -161,8 +161,5 @@ class _Narrow:
         """The value in half precision: as it was before, or rounded."""
         if value in self._known:
             return self._known[value]
-        return (
-            value.cast(self._dtype)
-            if value.constant is None
-            else constant(value.constant, self._dtype)
-        )
+        array = value.constant
+        return value.cast(self._dtype) if array is None else constant(array, self._dtype)

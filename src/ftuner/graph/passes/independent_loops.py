@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftuner.core.dim import Dim, Shape, symbol, symbols_of
+from ftuner.core.dim import Dim, Shape, symbol, symbols_of, without_ones
 from ftuner.core.dtype import INT64
 from ftuner.core.index_expr import Body, Index, Nest, Stage, Store
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
 from ftuner.graph.algebra import apply
 from ftuner.graph.fused_nest import MAX_INLINED_STEPS
 from ftuner.graph.ir import Graph, Node, Value, producers, writing_to
-from ftuner.graph.operator import NestWriter, definition
-from ftuner.graph.operators import OPERATORS
+from ftuner.graph.operator import NestWriter
+from ftuner.graph.operators import definition
 from ftuner.graph.rewrite.rule import Rewriting
 from ftuner.graph.rewrite.surroundings import Surroundings, scalar
 
@@ -144,11 +144,10 @@ class _Iterations:
             return self._reduction(node, index)
         if node.op == "reshape":
             return self._element(node.inputs[0], self._unreshaped(node, index))
-        define = OPERATORS[node.op].define
-        if define is None:
+        nest = definition(node)
+        if nest is None or nest.stages or len(nest.stores) != 1:
             raise _NoNestError
-        nest = definition(node, define)
-        if nest.stages or len(nest.stores) != 1 or nest.stores[0].axes != (*range(len(nest.kept)),):
+        if nest.stores[0].axes != (*range(len(nest.kept)),):
             raise _NoNestError
         replaced: dict[tuple[str, object], Body] = {
             ("load", i): self._loaded(v) for i, v in enumerate(node.inputs)
@@ -168,7 +167,7 @@ class _Iterations:
         """The index into what is reshaped, to which axes of one element may be added."""
         old, new = node.inputs[0].shape, node.output.shape
         left = [at for at, n in zip(index, new, strict=True) if n != 1]
-        if [n for n in old if n != 1] != [n for n in new if n != 1]:
+        if without_ones(old) != without_ones(new):
             raise _NoNestError
         return [self._writer.integer(0) if n == 1 else left.pop(0) for n in old]
 

@@ -51,19 +51,13 @@ def _weight(around: Surroundings, value: Value) -> tuple[Value, Value] | None:
 
 def weight_levels(around: Surroundings, value: Value) -> tuple[Array, Array] | None:
     """The integers of a weight, which fit 8 bits, and the scale of its last axis, if it is one."""
-    levels = _levels(around, value, MAX_DEPTH)
-    if levels is None or not _fits(levels):
+    levels, limits = _levels(around, value, MAX_DEPTH), np.iinfo(np.int8)
+    if levels is None or levels.scale.size != levels.scale.shape[-1]:
         return None
     integers, scale = levels
+    if integers.min() < limits.min or integers.max() > limits.max:
+        return None
     return integers, np.broadcast_to(scale.reshape(-1), integers.shape[-1:])
-
-
-def _fits(levels: _Levels) -> bool:
-    limits = np.iinfo(np.int8)
-    low, high = levels.integers.min(), levels.integers.max()
-    return levels.scale.size == levels.scale.shape[-1] and bool(
-        limits.min <= low and high <= limits.max
-    )
 
 
 def _levels(around: Surroundings, value: Value, depth: int) -> _Levels | None:

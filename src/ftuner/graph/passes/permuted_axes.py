@@ -32,11 +32,6 @@ def _along_axis(node: Node, permutation: Permutation) -> Moved:
     return Moved({**node.attributes, "axis": axis}, permutation)
 
 
-def _resample(node: Node, permutation: Permutation) -> Moved:
-    axes = tuple(permutation[axis] for axis in node.attributes["axes"])
-    return Moved({"axes": axes}, permutation)
-
-
 def _for_each_axis(*names: str) -> Callable[[Node, Permutation], Moved | None]:
     """An operator with attributes that have an entry for each axis."""
 
@@ -139,7 +134,7 @@ RULES: Mapping[str, Callable[[Node, Permutation], Moved | None]] = {
     "pad": _for_each_axis("before", "after"),
     "reduce": _reduce,
     "repeat": _for_each_axis("repeats"),
-    "resample": _resample,
+    "resample": lambda node, p: Moved({"axes": tuple(p[a] for a in node.attributes["axes"])}, p),
     "reshape": _reshape,
     "slice": _for_each_axis("starts", "steps", "shape"),
     "softmax": _along_axis,

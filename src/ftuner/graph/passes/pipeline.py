@@ -17,19 +17,15 @@ from ftuner.graph.passes.channels_last import (
     pad_first_layers,
     write_single_channels,
 )
-from ftuner.graph.passes.choices import choice
 from ftuner.graph.passes.experts import recognise_experts
 from ftuner.graph.passes.group_norm import separate_groups
 from ftuner.graph.passes.halves import half_dtypes, half_weights, halves_in_float32, join_halves
 from ftuner.graph.passes.independent_loops import write_loops_as_nests
-from ftuner.graph.passes.level_tables import level_tables
+from ftuner.graph.passes.look_ups import level_tables, share_words, whole_indices
 from ftuner.graph.passes.merged_axes import undo_merged_axes
 from ftuner.graph.passes.merged_products import merge_products
 from ftuner.graph.passes.narrow_weights import int8_weight, widened_blocks
 from ftuner.graph.passes.rotary import rotary
-from ftuner.graph.passes.separate_axes import separate_axes
-from ftuner.graph.passes.shared_words import share_words
-from ftuner.graph.passes.whole_indices import whole_indices
 from ftuner.graph.passes.word_products import PRECISIONS, products_of_levels, range_of_rows
 from ftuner.graph.rewrite import rules
 from ftuner.graph.rewrite.rule import Rewriting, registered
@@ -55,7 +51,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     whole_indices,
     rules.normal_form,
     share_words,
-    choice,
+    rules.choice,
     # Before transpositions are moved into what is written out around a softmax.
     rules.plain_softmax,
     # So that transpositions can move.
@@ -107,7 +103,7 @@ def optimised(
         # A GPU multiplies the gathered weights as a batch, reads windows from L1, and has the host
         # choose boxes, couple probabilities and run loops.
         passes = (
-            *passes, recognise_experts, separate_axes, rules.suppression, rules.coupling,
+            *passes, recognise_experts, rules.separate_axes, rules.suppression, rules.coupling,
             write_loops_as_nests, range_of_rows, level_tables,
         )  # fmt: skip
     if precision:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim, Shape, without_ones
 from ftuner.core.dtype import BOOL
 from ftuner.core.frozen import dataclass
 from ftuner.graph.ir import Array, Graph, Node, Value
@@ -71,9 +71,10 @@ class Masks:
                 positions = self._linear_result(node)
                 if positions is not None:
                     self._linear[value] = positions
-            choice = self._choice_of(node)
-            if choice is not None:
-                self._choices[value] = choice
+            if node.op == "where" and node.inputs[0].shape[-2:] == value.shape[-2:]:
+                first, second = map(self.uniform, node.inputs[1:])
+                if first is not None and second is not None:
+                    self._choices[value] = Choice(node.inputs[0], first, second)
             if value.dtype == BOOL:
                 for shown in (True, False):
                     seen = self._seen_of(node, shown)
@@ -86,7 +87,8 @@ class Masks:
         if array is None or value.dtype.on_host:
             return self._uniform.get(value)
         if value not in self._constants:
-            self._constants[value] = _uniform_array(array)
+            same = array.size and np.all(array == array.reshape(-1)[0])
+            self._constants[value] = float(array.reshape(-1)[0]) if same else None
         return self._constants[value]
 
     def choice(self, value: Value) -> Choice | None:
@@ -106,15 +108,6 @@ class Masks:
             if offset is not None:
                 return Seen(offset)
         return self._seen.get((mask, shown), Seen(None, (mask,)) if shown else None)
-
-    def _choice_of(self, node: Node) -> Choice | None:
-        if node.op == "where":
-            mask, *values = node.inputs
-            first, second = map(self.uniform, values)
-            whole = mask.shape[-2:] == node.output.shape[-2:]
-            if first is not None and second is not None and whole:
-                return Choice(mask, first, second)
-        return None
 
     # Masks.
 
@@ -235,11 +228,6 @@ class Masks:
         return None if x is None or rule is None else rule(node, x)
 
 
-def _uniform_array(array: Array) -> float | None:
-    first = array.reshape(-1)[0] if array.size else None
-    return None if first is None or not np.all(array == first) else float(first)
-
-
 def triangle_of(shown: Array) -> int | None:
     """The offset of an array of booleans that is a triangle."""
     rows, columns = shown.shape[-2:]
@@ -270,7 +258,7 @@ def _sum(x: Linear, y: Linear, sign: int) -> Linear:
 
 def _reshaped(node: Node, x: Linear) -> Linear | None:
     shape = node.inputs[0].shape
-    if [n for n in shape if n != 1] != [n for n in node.output.shape if n != 1]:
+    if without_ones(shape) != without_ones(node.output.shape):
         return None
     factors = iter([f for f, n in zip(x.factors, shape, strict=True) if n != 1])
     return Linear(x.offset, tuple(0 if n == 1 else next(factors) for n in node.output.shape))

@@ -29,7 +29,7 @@ from ftuner.graph.rewrite.surroundings import Surroundings, mean, near, reduced,
 Bound = Mapping[Value, Any]
 """What the parts of a pattern stand for: values, numbers and attributes."""
 _EXCHANGED = ("add", "multiply", "equal", "minimum", "maximum", "logical_and", "logical_or")
-_MAKERS = {"divide": {"divide", "multiply"}, "multiply": {"multiply", "divide", "power"}}
+_MAKERS = {"divide": {"divide", "multiply"}, "multiply": {"multiply", "divide"}}
 """The operators of what is also matched in the place of a quotient or product."""
 _ANY = TensorType(FLOAT32, ())
 
@@ -321,10 +321,6 @@ class Search(NamedTuple):
                 only = inverse is not None and self.around.only_consumer(y) is node
                 if inverse is not None and only and scalar(inverse.inputs[0]) == 1:
                     yield x, inverse.inputs[1]
-        elif node.op == "power" and wanted.op == "multiply" and len(set(wanted.inputs)) == 1:
-            x, exponent = node.inputs
-            if x.dtype.kind == "float" and near(scalar(exponent), 2.0, x.dtype):
-                yield x, x
 
     def _attribute(self, wanted: Any, given: Any, bound: Bound) -> Iterator[Bound]:
         known = bound.get(wanted, given) if isinstance(wanted, Part) else wanted

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ftuner.core.dim import minimum, product
-from ftuner.core.dtype import FLOAT32, HALF_DTYPES
+import numpy as np
+
+from ftuner.core.dim import maximum, minimum, product
+from ftuner.core.dtype import BOOL, FLOAT32, HALF_DTYPES
 from ftuner.core.functions import MAX_SLOPE, MIN_SLOPE, ROUNDINGS
 from ftuner.graph import algebra
-from ftuner.graph.algebra import apply, exp, iota, log, sigmoid, sqrt, tanh
+from ftuner.graph.algebra import apply, exp, iota, log, sigmoid, sqrt, tanh, where
 from ftuner.graph.concat_placement import is_slice_along
 from ftuner.graph.ir import Node, Value
+from ftuner.graph.known_values import SAME_ELEMENTS
+from ftuner.graph.ops.resampling import written_out
+from ftuner.graph.ops.windows import ARGMAX
 from ftuner.graph.rewrite.matching import alone, named
 from ftuner.graph.rewrite.rule import rule, together
-from ftuner.graph.rewrite.surroundings import Surroundings, near, scaled
+from ftuner.graph.rewrite.surroundings import Surroundings, constant, near, scalar, scaled
 
 Axes = tuple[int, ...]
 
@@ -112,6 +117,60 @@ def log_sigmoid(x: Value) -> Value:
 
 
 activations = together(gelu, gelu_tanh, silu, hard_swish, mish, erfc, expm1, log_sigmoid)
+
+
+# Choices that are written as sums of products with zeros and ones.
+
+
+@rule("add", "subtract")
+def choice(node: Node, around: Surroundings) -> Value | None:
+    """Replace `x * m + number * (1 - m)`, m being zeros and ones, by a choice: as GPT (Radford et
+    al., 2018) hides what is ahead. Where x is infinite and m is zero the sum would be NaN."""
+    orders = (node.inputs, node.inputs[::-1]) if node.op == "add" else (node.inputs,)
+    for kept, rest in orders:
+        masked = around.producer(kept, "multiply")
+        for x, mask in () if masked is None else (masked.inputs, masked.inputs[::-1]):
+            number = _number(around, rest, mask)
+            if number is None or not around.alike(x.shape, node.output.shape):
+                continue
+            shown = _booleans(around, mask)
+            if shown is not None and x.dtype.kind == "float":
+                return where(shown, x, number if node.op == "add" else -number)
+    return None
+
+
+def _constant(around: Surroundings, value: Value) -> Value | None:
+    array = value.constant
+    if array is None or not np.all((array == 0) | (array == 1)):
+        return None
+    return constant(f"{value.name}_booleans", BOOL, array != 0)
+
+
+def _booleans(around: Surroundings, value: Value) -> Value | None:
+    """Booleans that are true where a tensor is one; None if other numbers may be in it."""
+    node = around.producer_of(value)
+    if node is None:
+        return around.once(_constant, value)
+    if node.op == "cast" and node.inputs[0].dtype == BOOL:
+        return node.inputs[0]
+    source = _booleans(around, node.inputs[0]) if node.op in SAME_ELEMENTS else None
+    return None if source is None else apply(node.op, source, **node.attributes)
+
+
+def _number(around: Surroundings, rest: Value, mask: Value) -> float | None:
+    """The number if `rest` is that number times (1 - mask)."""
+    if rest.constant is not None and mask.constant is not None and rest.shape == mask.shape:
+        ones, numbers = mask.constant == 1, np.unique(rest.constant[mask.constant != 1])
+        single = len(numbers) == 1 and not rest.constant[ones].any()
+        return float(numbers[0]) if single else None
+    contrary, factor = scaled(around, rest)
+    difference = around.producer(contrary, "subtract")
+    if difference is None or scalar(difference.inputs[0]) != 1:
+        return None
+    if not math.isfinite(factor):
+        # Zero times it is NaN where x is kept.
+        return None
+    return factor if difference.inputs[1] is mask else None
 
 
 # Norms.
@@ -275,3 +334,62 @@ def suppression(node: Node) -> Value:
 def coupling(node: Node) -> Value:
     """A step computes probabilities of classes."""
     return apply("couple", node.inputs[0])
+
+
+# Operators of several axes become one for each axis, where that reads less. The largest element of
+# 9 x 9 is the largest of nine that are the largest of nine each; elements outside the operand count
+# in neither. Interpolation is a sum of sums in the same way.
+
+PASS_ELEMENTS = 2
+"""Elements of a window that take as long as writing and reading a result in between. Derived: a
+store and a load."""
+
+
+@rule("window_reduce")
+def separate_windows(node: Node) -> Value | None:
+    attributes, (x,) = node.attributes, node.inputs
+    kernel, strides = attributes["kernel"], attributes["strides"]
+    if attributes["kind"] == ARGMAX or not all(isinstance(n, int) for n in kernel):
+        return None
+    # Results in between are longer by the strides that are still to come.
+    reads = [n * math.prod(strides[axis + 1 :]) for axis, n in enumerate(kernel)]
+    # Elements apart along vectors are put together from as many loads.
+    apart = 1 + strides[-1] if x.shape[-1] == 1 and strides[-1] > 1 else 1
+    reads[-1] *= apart
+    if sum(reads) + PASS_ELEMENTS * (len(kernel) - 1) >= math.prod(kernel) * apart:
+        return None
+    extents = list(x.shape[1:-1])
+    for axis in range(len(kernel)):
+        extents[axis] = attributes["extents"][axis]
+        own = {"extents": tuple(extents), "kind": attributes["kind"]}
+        for name, other in (("kernel", 1), ("strides", 1), ("dilations", 1), ("begin", 0)):
+            values = [other] * len(kernel)
+            values[axis] = attributes[name][axis]
+            own[name] = tuple(values)
+        x = apply("window_reduce", x, **own)
+    return x
+
+
+@rule("resample")
+def separate_resampling(node: Node) -> Value | None:
+    """Where elements are looked up along the last axis, unless few are summed of an axis that may
+    shrink: of these lines fewer are left than a result in between would have. Where channels are
+    last whole vectors are read instead, and a result in between would not pay."""
+    x, *tables = node.inputs
+    axes = node.attributes["axes"]
+    count = len(axes)
+    order = sorted(range(count), key=lambda number: axes[number])
+    if count < 2 or x.rank - 1 not in axes:
+        return None
+    size = tables[order[-1]].shape[1]
+    if maximum(size, x.shape[-1]) == size:
+        # The look-ups of the last axis before there are more lines.
+        order.reverse()
+    elif written_out(tuple(table.shape[0] for table in tables[:count])):
+        return None
+    for number in order:
+        x = apply("resample", x, *tables[number::count], axes=(axes[number],))
+    return x
+
+
+separate_axes = together(separate_windows, separate_resampling)

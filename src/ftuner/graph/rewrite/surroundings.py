@@ -31,6 +31,13 @@ class Surroundings:
         node = self._producers.get(value)
         return node if node is not None and node.op in ops else None
 
+    def swapped(self, value: Value) -> Value | None:
+        """x if a value is x with its last two axes exchanged."""
+        node, rank = self.producer(value, "transpose"), value.rank
+        if node is None or node.attributes["perm"] != (*range(rank - 2), rank - 1, rank - 2):
+            return None
+        return node.inputs[0]
+
     def producer_of(self, value: Value) -> Node | None:
         return self._producers.get(value)
 

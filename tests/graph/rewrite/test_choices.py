@@ -7,7 +7,7 @@ from tests.graph.graphs import B, Body, Maker, S, applied, assert_left_alone, gr
 from ftuner.core.dtype import BOOL, FLOAT32
 from ftuner.graph.algebra import apply
 from ftuner.graph.ir import Value
-from ftuner.graph.passes.choices import choice
+from ftuner.graph.rewrite.rules import choice
 
 TRIANGLE = np.tri(4, dtype=np.float32)
 

@@ -8,7 +8,7 @@ from tests.graph.graphs import B, Maker, S, T, assert_close, inputs_of, ops, ref
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import INT64
 from ftuner.graph.ir import Graph
-from ftuner.graph.passes.separate_axes import separate_axes
+from ftuner.graph.rewrite.rules import separate_axes
 from ftuner.graph.verify import verify
 
 
