@@ -26,7 +26,7 @@ import typer
 from benchmarks.contests import Arena, Shape
 from benchmarks.machine import versions
 from benchmarks.results import SCHEMA, save
-from benchmarks.run import results_here
+from benchmarks.run import command_of, results_here
 from benchmarks.step_contests import STEPS, hold, ring
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
@@ -271,8 +271,7 @@ def main(
         return
     parts = []
     for one in default_backend().hardware.isas[::-1]:
-        command = [sys.executable, "-m", "benchmarks.machines", "--isa", one.name]
-        command += ["--seconds", str(seconds), "--out", str(folder)]
+        command = command_of("benchmarks.machines", isa=one.name, seconds=seconds, out=folder)
         environment = {**os.environ, ISA_VARIABLE: one.name}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         parts.append(json.loads(done.stdout))

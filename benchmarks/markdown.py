@@ -15,6 +15,12 @@ def both(by_minima: float | None, paired: float | None) -> str:
     return f"{number(by_minima)} / {number(paired)}" if known else number(by_minima)
 
 
+def paragraphs(*texts: str) -> Iterator[str]:
+    """Headings and paragraphs as lines, each before an empty one."""
+    for text in texts:
+        yield from (text, "")
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """The lines of a table, and an empty one."""
     yield "| " + " | ".join(head) + " |"

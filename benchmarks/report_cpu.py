@@ -3,17 +3,17 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.markdown import both, number, table
+from benchmarks.markdown import both, number, paragraphs, table
 from benchmarks.recorded import KINDS, PEERS_KINDS
 from benchmarks.report_models import by_length, by_windows, starts, unprepared
 from benchmarks.results import Document, summarise
+from ftuner.core.units import count
 from ftuner_tools.engines import INT8_SUBJECT
 from ftuner_tools.timing import SUBJECT, geomean
 
 
 def _threads(document: Document) -> str:
-    count = document["threads"]
-    return f"{count} thread" + ("s" if count != 1 else "")
+    return count(document["threads"], "thread")
 
 
 def _title(document: Document) -> str:
@@ -32,8 +32,7 @@ def _taken_on(document: Document) -> str:
 
 def _where_and_when(documents: Sequence[Document]) -> Iterator[str]:
     """A line for each machine and set of versions; it names its results if there are several."""
-    yield "## Where and when"
-    yield ""
+    yield from paragraphs("## Where and when")
     places: dict[str, list[Document]] = {}
     for document in documents:
         places.setdefault(_taken_on(document), []).append(document)
@@ -67,8 +66,7 @@ def _overview(documents: Sequence[Document]) -> Iterator[str]:
                 both(s.fraction_of_peak, s.fraction_of_peak_paired),
             )
         )
-    yield "## Against the best peer at each shape"
-    yield ""
+    yield from paragraphs("## Against the best peer at each shape")
     yield from table(head, rows)
 
 
@@ -77,8 +75,7 @@ def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
     peers = list(dict.fromkeys(peer for _, ratios in summaries for peer in ratios))
     if not peers:
         return
-    yield "## Against each peer, geometric means"
-    yield ""
+    yield from paragraphs("## Against each peer, geometric means")
     rows = (
         (_title(document), *(number(ratios.get(peer)) for peer in peers))
         for document, ratios in summaries
@@ -87,16 +84,14 @@ def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _losses(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Losses"
-    yield ""
+    yield from paragraphs("## Losses")
     none = True
     for document in documents:
         summary = summarise(document)
         if not summary.losses and not summary.refused:
             continue
         none = False
-        yield f"{_title(document)}:"
-        yield ""
+        yield from paragraphs(f"{_title(document)}:")
         if summary.losses:
             rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
             yield from table(("shape", "best peer", "ratio"), rows)
@@ -105,13 +100,11 @@ def _losses(documents: Sequence[Document]) -> Iterator[str]:
         if summary.refused:
             yield ""
     if none:
-        yield "None."
-        yield ""
+        yield from paragraphs("None.")
 
 
 def _tuning(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Tuning"
-    yield ""
+    yield from paragraphs("## Tuning")
     for document in documents:
         own = document["ftuner_tuning_s"]
         rows = []
@@ -128,12 +121,11 @@ def _tuning(documents: Sequence[Document]) -> Iterator[str]:
                 )
             )
         trials = document["settings"]["trials"]
-        yield (
+        yield from paragraphs(
             f"MetaSchedule, {trials} trials a shape, {_threads(document)}. Its search for one "
             f"shape over {SUBJECT}'s tuning for all shapes, and its best kernel's time over "
             f"{SUBJECT}'s:"
         )
-        yield ""
         yield from table(("shape", "tuning time ratio", "kernel time ratio"), rows)
 
 
@@ -143,8 +135,7 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
     chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
     if not chosen:
         return
-    yield "## By rows"
-    yield ""
+    yield from paragraphs("## By rows")
     kinds = ("peak", "peak_paired", "bound", "bound_paired")
     cells: dict[int, list[str]] = {}
     for document in chosen:
@@ -165,16 +156,14 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
 
 def _models(documents: Sequence[Document]) -> Iterator[str]:
     if documents:
-        yield "## A sentence encoder, by length"
-        yield ""
+        yield from paragraphs("## A sentence encoder, by length")
         head, *rows = by_length(documents)
         yield from table(head, rows)
 
 
 def _speech(documents: Sequence[Document]) -> Iterator[str]:
     if documents:
-        yield "### Speech detectors, by sounds and windows"
-        yield ""
+        yield from paragraphs("### Speech detectors, by sounds and windows")
         head, *rows = by_windows(documents)
         yield from table(head, rows)
         lines = list(unprepared(documents))
@@ -185,8 +174,7 @@ def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
     """What the sizes of a layer's pictures do on average."""
     if not documents:
         return
-    yield "## Convolutions, by layer"
-    yield ""
+    yield from paragraphs("## Convolutions, by layer")
     ratios: dict[str, dict[int, list[float]]] = {}
     for column, document in enumerate(documents):
         for result in document["cases"]:
@@ -202,10 +190,10 @@ def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _first(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## First calls of a resolution"
-    yield ""
-    yield "The first call over the tenth, and by how much it is longer."
-    yield ""
+    yield from paragraphs(
+        "## First calls of a resolution",
+        "The first call over the tenth, and by how much it is longer.",
+    )
     rows = (
         (f"{d['set']}, {_threads(d)}", case["label"], f"{case['first_s'] / case['tenth_s']:.2f}",
          f"{(case['first_s'] - case['tenth_s']) * 1e3:.2f} ms")
@@ -216,14 +204,12 @@ def _first(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _unseen(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Streams of shapes that never repeat"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Streams of shapes that never repeat",
         "Each engine runs all shapes of a stream, none twice, and then the same ones again. "
         "Seconds of the stream, and in brackets of the same shapes again; then what a new shape "
-        f"takes longer with {SUBJECT}: the median, and the worst after the largest was seen."
+        f"takes longer with {SUBJECT}: the median, and the worst after the largest was seen.",
     )
-    yield ""
     names = list(dict.fromkeys(case["label"] for d in documents for case in d["cases"]))
     rows = []
     for document in documents:
@@ -238,20 +224,17 @@ def _unseen(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Loading the sentence encoder"
-    yield ""
+    yield from paragraphs("## Loading the sentence encoder")
     head, *rows = starts(documents)
     yield from table(head, rows)
 
 
 def _regret(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Regret"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Regret",
         "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
-        "plans, measured: how much longer it takes, in the median of rounds with the best few."
+        "plans, measured: how much longer it takes, in the median of rounds with the best few.",
     )
-    yield ""
     rows = []
     for document in documents:
         worst = max(document["cases"], key=lambda result: result["regret"])
@@ -267,13 +250,11 @@ def _regret(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _int8(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Weights of 8-bit integers"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Weights of 8-bit integers",
         "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
-        "over ftuner's on the integers."
+        "over ftuner's on the integers.",
     )
-    yield ""
     head = ["rows"]
     cells: dict[int, list[str]] = {}
     for document in documents:
@@ -291,8 +272,7 @@ def _int8(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _overhead(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Besides multiplying"
-    yield ""
+    yield from paragraphs("## Besides multiplying")
     rows = []
     for document in documents:
         start, planning = document["warm_start"], document["planning"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.markdown import both, number
 from benchmarks.results import Document
+from ftuner.core.units import count
 from ftuner_tools.timing import SUBJECT
 
 
@@ -13,7 +14,7 @@ def by_length(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
     head = ["batch x length"]
     cells: dict[str, list[str]] = {}
     for document in documents:
-        threads = f"{document['threads']} thread{'s' if document['threads'] > 1 else ''}"
+        threads = count(document["threads"], "thread")
         head += [f"ratio, {threads}", "best peer", "share of peak", "first call / tenth"]
         for result in document["cases"]:
             own = result["engines"][SUBJECT]
@@ -36,7 +37,7 @@ def by_windows(documents: Sequence[Document]) -> Iterator[tuple[str, ...]]:
     head = ["file, sounds x windows"]
     cells: dict[str, dict[int, tuple[str, ...]]] = {}
     for column, document in enumerate(documents):
-        threads = f"{document['threads']} thread{'s' if document['threads'] > 1 else ''}"
+        threads = count(document["threads"], "thread")
         head += [f"ratio, {threads}", "best peer", "paired", "share of peak"]
         for result in document["cases"]:
             own = result["engines"].get(SUBJECT, {})
