@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
-
 from benchmarks.gpu_bench import Attempt, Bench, attempts, error_of
 from benchmarks.gpu_cases import Product, dry_cases, regret_cases
 from benchmarks.gpu_products import Operands
@@ -20,7 +18,6 @@ from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
 from ftuner.planner.gpu.planner import ProductPlanner, product_planner_for
 from ftuner.runtime.gpu.arrays import matrix_dtype
 from ftuner.runtime.gpu.calibration.device_clock import PlannedProducts
-from ftuner.runtime.gpu.products import Products
 
 SETTINGS = Settings(burst_s=1e-3, rounds=5)
 
@@ -107,23 +104,12 @@ def _runs(
     runs: dict[str, list[Call]] = {}
     wrong = []
     for name, plan in every.items():
-        runs[name] = _calls(PlannedProducts(bench.backend, plan), operands)
+        runs[name] = operands.ours(PlannedProducts(bench.backend, plan))
         error = error_of(runs[name][0](), operands.x[0], operands.w[0], case.multiply)
         if not error <= 1.0:
             wrong.append(f"{name}: {error:.3g}")
             del runs[name]
     return runs, wrong
-
-
-def _calls(products: Products, operands: Operands) -> list[Call]:
-    def bind(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> Call:
-        def call() -> torch.Tensor:
-            products.run(x, w, y)
-            return y
-
-        return call
-
-    return [bind(*each) for each in zip(operands.x, operands.w, operands.y, strict=True)]
 
 
 def _plan_s(planner: ProductPlanner, problem: ProductProblem) -> float:

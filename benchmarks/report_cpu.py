@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.markdown import both, number, paragraphs, table
+from benchmarks.markdown import both, number, paragraphs, side_by_side, table
 from benchmarks.recorded import KINDS, PEERS_KINDS
-from benchmarks.report_models import by_length, by_windows, starts, unprepared
 from benchmarks.results import Document, summarise
 from ftuner.core.units import count
 from ftuner_tools.engines import INT8_SUBJECT
@@ -137,7 +136,7 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
         return
     yield from paragraphs("## By rows")
     kinds = ("peak", "peak_paired", "bound", "bound_paired")
-    cells: dict[int, list[str]] = {}
+    parts = []
     for document in chosen:
         groups: dict[int, list[tuple[float, ...]]] = {}
         for result in document["cases"]:
@@ -145,29 +144,69 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
                 own = result["engines"][SUBJECT]
                 shares = (own.get(f"fraction_of_{kind}", math.nan) for kind in kinds)
                 groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
-        for m, found in groups.items():
-            ratio, *shares = (geomean(values) for values in zip(*found, strict=True))
-            cells.setdefault(m, []).extend((number(ratio), both(*shares[:2]), both(*shares[2:])))
-    columns = ("ratio", "share of peak", "share of bound")
-    titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
-    rows = ((str(m), *own) for m, own in sorted(cells.items()))
-    yield from table(("m", *titles), rows)
+        cells = {}
+        for m, found in sorted(groups.items()):
+            ratio, *means = (geomean(values) for values in zip(*found, strict=True))
+            cells[str(m)] = (number(ratio), both(*means[:2]), both(*means[2:]))
+        columns = ("ratio", "share of peak", "share of bound")
+        parts.append(([f"{column}, {_threads(document)}" for column in columns], cells))
+    yield from side_by_side("m", parts)
+
+
+def _share_of_peak(result: Document) -> str:
+    own = result["engines"].get(SUBJECT, {})
+    return both(own.get("fraction_of_peak"), own.get("fraction_of_peak_paired"))
 
 
 def _models(documents: Sequence[Document]) -> Iterator[str]:
-    if documents:
-        yield from paragraphs("## A sentence encoder, by length")
-        head, *rows = by_length(documents)
-        yield from table(head, rows)
+    if not documents:
+        return
+    yield from paragraphs("## A sentence encoder, by length")
+    parts = [
+        (
+            (f"ratio, {_threads(d)}", "best peer", "share of peak", "first call / tenth"),
+            {
+                r["label"]: (
+                    f"{r['ratio']:.2f}", r["best_peer"], _share_of_peak(r),
+                    f"{r['first_s'] / r['tenth_s']:.2f}",
+                )
+                for r in d["cases"]
+            },
+        )
+        for d in documents
+    ]  # fmt: skip
+    yield from side_by_side("batch x length", parts)
 
 
 def _speech(documents: Sequence[Document]) -> Iterator[str]:
-    if documents:
-        yield from paragraphs("### Speech detectors, by sounds and windows")
-        head, *rows = by_windows(documents)
-        yield from table(head, rows)
-        lines = list(unprepared(documents))
-        yield from [*lines, ""] if lines else []
+    """By file, sounds and windows; then a line for each reason for which an engine cannot prepare
+    files."""
+    if not documents:
+        return
+    yield from paragraphs("### Speech detectors, by sounds and windows")
+    parts = [
+        (
+            (f"ratio, {_threads(d)}", "best peer", "paired", "share of peak"),
+            {
+                r["label"]: (
+                    number(r["ratio"]), r["best_peer"] or "–", number(r["ratio_paired"]),
+                    _share_of_peak(r),
+                )
+                for r in d["cases"]
+            },
+        )
+        for d in documents
+    ]  # fmt: skip
+    yield from side_by_side("file, sounds x windows", parts)
+    files: dict[tuple[str, str], dict[str, None]] = {}
+    for document in documents:
+        for file, engines in document["unprepared"].items():
+            for engine, why in engines.items():
+                files.setdefault((engine, why), {})[file] = None
+    for (engine, why), own in files.items():
+        yield f"- {engine} cannot prepare {', '.join(own)}: {why}"
+    if files:
+        yield ""
 
 
 def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
@@ -175,18 +214,15 @@ def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
     if not documents:
         return
     yield from paragraphs("## Convolutions, by layer")
-    ratios: dict[str, dict[int, list[float]]] = {}
-    for column, document in enumerate(documents):
+    parts = []
+    for document in documents:
+        ratios: dict[str, list[float]] = {}
         for result in document["cases"]:
             if result["ratio"] is not None:
-                layer = result["label"].rsplit(" ", 1)[0]
-                ratios.setdefault(layer, {}).setdefault(column, []).append(result["ratio"])
-    columns = [f"{document['set']}, {_threads(document)}" for document in documents]
-    rows = (
-        (layer, *(number(geomean(own[c]) if c in own else None) for c in range(len(columns))))
-        for layer, own in ratios.items()
-    )
-    yield from table(("layer", *columns), rows)
+                ratios.setdefault(result["label"].rsplit(" ", 1)[0], []).append(result["ratio"])
+        cells = {layer: (number(geomean(own)),) for layer, own in ratios.items()}
+        parts.append(((f"{document['set']}, {_threads(document)}",), cells))
+    yield from side_by_side("layer", parts)
 
 
 def _first(documents: Sequence[Document]) -> Iterator[str]:
@@ -225,7 +261,11 @@ def _unseen(documents: Sequence[Document]) -> Iterator[str]:
 
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
     yield from paragraphs("## Loading the sentence encoder")
-    head, *rows = starts(documents)
+    rows = (
+        (name, f"{entry['load_s']:.2f} s", f"{entry['resident_bytes'] / 2**20:.0f} MiB")
+        for document in documents for name, entry in document["engines"].items()
+    )  # fmt: skip
+    head = ("engine", "import and load", "resident after one run of 1x128")
     yield from table(head, rows)
 
 
@@ -255,20 +295,16 @@ def _int8(documents: Sequence[Document]) -> Iterator[str]:
         "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
         "over ftuner's on the integers.",
     )
-    head = ["rows"]
-    cells: dict[int, list[str]] = {}
+    parts = []
     for document in documents:
-        for name in document["cases"][0]["engines"]:
-            if name != INT8_SUBJECT:
-                head.append(f"{name}, {_threads(document)}")
+        names = [name for name in document["cases"][0]["engines"] if name != INT8_SUBJECT]
+        cells = {}
         for case in document["cases"]:
-            own = case["engines"][INT8_SUBJECT]["min_s"]
-            cells.setdefault(case["rows"], []).extend(
-                f"{timing['min_s'] / own:.2f}"
-                for name, timing in case["engines"].items()
-                if name != INT8_SUBJECT
-            )
-    yield from table(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
+            seconds = {name: timing["min_s"] for name, timing in case["engines"].items()}
+            ratios = (seconds[name] / seconds[INT8_SUBJECT] for name in names)
+            cells[str(case["rows"])] = [f"{ratio:.2f}" for ratio in ratios]
+        parts.append(([f"{name}, {_threads(document)}" for name in names], cells))
+    yield from side_by_side("rows", parts)
 
 
 def _overhead(documents: Sequence[Document]) -> Iterator[str]:

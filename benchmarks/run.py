@@ -26,7 +26,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 DEFAULT_PEERS = "numpy,torch,onnxruntime,openvino"
 QUICK_BUDGET_S = 0.1
 
-app = typer.Typer(add_completion=False, help=__doc__)
 console = Console()
 
 
@@ -130,28 +129,26 @@ def _run(request: Request) -> bool:
     return not summarise(run_apart(command, request.threads, Path(request.out))).refused
 
 
-Peers = Annotated[str, typer.Option(help="Peers, by name, separated by commas.")]
-Threads = Annotated[str, typer.Option(help="Thread counts separated by commas; a process each.")]
-Out = Annotated[
-    str | None, typer.Option(help="JSON file; {threads} stands for the count of threads.")
-]
-Only = Annotated[str, typer.Option(help="Labels of cases to keep, separated by commas.")]
-Budget = Annotated[float | None, typer.Option(help="Seconds for each case and engine.")]
-Quick = Annotated[bool, typer.Option(help=f"A budget of {QUICK_BUDGET_S} s.")]
-Seed = Annotated[int, typer.Option(help="Seed of the operands and of the order of engines.")]
-
-
-def _measure(
-    kind: str,
-    set_name: str,
-    threads: str,
-    peers: str,
-    out: str | None,
-    only: str,
-    budget: float | None,
-    quick: bool,
-    seed: int,
+def main(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="gemm: dense layers with a constant weight and a dynamic m; bmm: batched products "
+            "of two inputs with a dynamic length."
+        ),
+    ],
+    set_name: Annotated[str, typer.Option("--set", help="A set of cases; all.")] = "all",
+    threads: Annotated[str, typer.Option(help="Thread counts; a process each.")] = "1",
+    peers: Annotated[str, typer.Option(help="Peers, by name.")] = DEFAULT_PEERS,
+    out: Annotated[
+        str | None, typer.Option(help="JSON file; {threads} stands for the count of threads.")
+    ] = None,
+    only: Annotated[str, typer.Option(help="Labels of cases to keep.")] = "",
+    budget: Annotated[float | None, typer.Option(help="Seconds for each case and engine.")] = None,
+    quick: Annotated[bool, typer.Option(help=f"A budget of {QUICK_BUDGET_S} s.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the operands and of the order of engines.")] = 0,
 ) -> None:
+    """Measure products, print and save the results as JSON."""
     names = (SUBJECT, *(name for name in peers.split(",") if name and name != SUBJECT))
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
@@ -178,37 +175,5 @@ def _measure(
         raise typer.Exit(1)
 
 
-@app.command()
-def gemm(
-    set_name: Annotated[
-        str, typer.Option("--set", help="mlp, deepbench, dietcode, inductor, all.")
-    ],
-    threads: Threads = "1",
-    peers: Peers = DEFAULT_PEERS,
-    out: Out = None,
-    only: Only = "",
-    budget: Budget = None,
-    quick: Quick = False,
-    seed: Seed = 0,
-) -> None:
-    """Dense layers with a constant weight and a dynamic m."""
-    _measure("gemm", set_name, threads, peers, out, only, budget, quick, seed)
-
-
-@app.command()
-def bmm(
-    set_name: Annotated[str, typer.Option("--set", help="dietcode, mlp, all.")] = "all",
-    threads: Threads = "1",
-    peers: Peers = DEFAULT_PEERS,
-    out: Out = None,
-    only: Only = "",
-    budget: Budget = None,
-    quick: Quick = False,
-    seed: Seed = 0,
-) -> None:
-    """Batched products of two inputs with a dynamic length."""
-    _measure("bmm", set_name, threads, peers, out, only, budget, quick, seed)
-
-
 if __name__ == "__main__":
-    app()
+    typer.run(main)

@@ -8,12 +8,20 @@ from tests.tools.report.files import findings, write
 
 from ftuner.errors import DatasetError
 from ftuner_tools.report import findings as module
-from ftuner_tools.report.findings import Cliffs, Findings, Transfer, read_findings
+from ftuner_tools.report.findings import (
+    Cliffs,
+    Findings,
+    Transfer,
+    read_document,
+    read_findings,
+)
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def test_whole(tmp_path: Path) -> None:
     found = read_findings(write(tmp_path / "f.json", findings("a name")), "print")
-    assert list(found.regret) == ["prior", "calibrated", "corrected"]
+    assert list(found.regret) == ["prior", "calibrated", "thorough"]
     assert list(found.regret["prior"]) == [1, 2]
     assert found.regret["calibrated"][1].mean == 0.017
     assert found.regret["prior"][2].cases[0].best == "a name"
@@ -86,3 +94,9 @@ def test_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     with pytest.raises(DatasetError, match="more than 100 bytes"):
         read_findings(write(tmp_path / "f.json", findings()), "print")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/machines.json")), ids=str)
+def test_what_benchmarks_have_written_is_read(path: Path) -> None:
+    fingerprint = read_document(path, module.MAX_BYTES)["fingerprint"]
+    assert set(read_findings(path, fingerprint).regret) == set(module.STAGES)

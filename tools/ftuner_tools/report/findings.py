@@ -15,9 +15,9 @@ from ftuner_tools.compact import whole
 SCHEMA = 1
 MAX_BYTES = 16 << 20
 """Largest file that is read: a hundred times what a run writes."""
-STAGES = ("prior", "calibrated", "corrected")
-"""What plans were chosen by: the constants of the source, those of this machine, and these with a
-learned correction."""
+STAGES = ("prior", "calibrated", "thorough")
+"""What plans were chosen by: the constants of the source, those of this machine, and these after a
+thorough calibration, which may learn a correction."""
 MAX_SECONDS, MIN_SECONDS = 1e6, 1e-10
 """Range of measured times: a tenth of a nanosecond is less than one cycle."""
 MAX_SHARE = 1e6
