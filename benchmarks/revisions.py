@@ -180,9 +180,7 @@ def shown(kind: str, threads: int, ratios: Sequence[Ratio]) -> Table:
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
-@app.command("serve", hidden=True)
-def _serve(kind: str, set_name: str, threads: int) -> None:
-    serve(kind, set_name, threads)
+app.command(hidden=True)(serve)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from ftuner.core.units import capacity, duration, rate
+from ftuner.core.units import capacity, duration, optional, rate
 from ftuner.report.model import FusedGroup, ModelExplanation
 from ftuner.report.tables import table
 
@@ -57,9 +57,9 @@ def model_table(found: ModelExplanation, rows: Sequence[Row], title: str) -> Tab
     ) -> Sequence[str | Text]:
         ratio = measured / estimate if measured is not None and estimate else None
         cells = {
-            "estimate": "" if estimate is None else duration(estimate),
-            "measured": "" if measured is None else duration(measured),
-            "ratio": "" if ratio is None else f"{ratio:.2f}",
+            "estimate": optional(estimate, duration),
+            "measured": optional(measured, duration),
+            "ratio": optional(ratio, "{:.2f}".format),
         }
         counted = (str(times),) if repeated else ()
         return number, *counted, step, *(cells[column] for column in shown)
