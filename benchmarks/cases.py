@@ -99,15 +99,12 @@ def _gemms() -> Iterator[Gemm]:
                 yield Gemm(entry["source"], m, n, k)
 
 
-def _extent(term: str, t: int) -> int:
-    return t if term == "T" else int(term)
-
-
 def _batch_matmuls() -> Iterator[BatchMatmul]:
     for entry in workload()["batch_matmul"]:
         for t in entry["t"]:
             # The file writes a shape as "m x k x n".
-            m, k, n = (_extent(term, t) for term in entry["shape"].split(" x "))
+            terms = entry["shape"].split(" x ")
+            m, k, n = (t if term == "T" else int(term) for term in terms)
             yield BatchMatmul(entry["source"], entry["layout"], entry["batch"], m, n, k)
 
 

@@ -161,7 +161,8 @@ def _name(entry: Competitor) -> str:
     grid = "x".join(map(str, entry.plan.choice.grid))
     reading = entry.reading
     how = f"{1 << reading.streams_log2} streams, {reading.ahead_bytes} ahead"
-    return f"{entry.plan.choice.vectors}v {grid} {_in_words(entry.segments)}, {how}"
+    heights = " + ".join(f"{tiles} x {mr}" for mr, tiles in entry.segments)
+    return f"{entry.plan.choice.vectors}v {grid} {heights}, {how}"
 
 
 def _finals(
@@ -196,7 +197,3 @@ def _finals(
 
 def _ratio(own: list[float], other: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(own, other, strict=True))
-
-
-def _in_words(segments: tuple[tuple[int, int], ...]) -> str:
-    return " + ".join(f"{tiles} x {mr}" for mr, tiles in segments)

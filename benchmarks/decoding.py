@@ -9,7 +9,6 @@ import gc
 import json
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from benchmarks.generating import GENERATORS, IN_PLACE, Generator
 from benchmarks.measure import header
 from benchmarks.report_decoding import KIND
 from benchmarks.results import compare, ratio_of, save
-from benchmarks.run import console, environment, results_here
+from benchmarks.run import CrashedError, command_of, console, result_apart, results_here
 from benchmarks.zoo.architecture import SIZES, Architecture, Array, Feeds, Size
 from benchmarks.zoo.checking import difference
 from benchmarks.zoo.exporting import Exported, exported
@@ -190,21 +189,6 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _apart(name: str, arguments: Sequence[str], threads: int) -> dict[str, Any]:
-    """The result of one architecture, found in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.decoding", "--worker", name, *arguments,
-               "--threads", str(threads)]  # fmt: skip
-    done = subprocess.run(
-        command, env=environment(threads), cwd=Path(__file__).parents[1], capture_output=True,
-        text=True,
-    )  # fmt: skip
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return {"label": name, "cases": [], "unavailable": {"the process": lines[-1]}}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
-
-
 def _line(result: Mapping[str, Any]) -> str:
     """Ratios at each length, and what was refused."""
     parts = [f"{case['past']}: {case['ratio'] or 0:.2f}" for case in result["cases"]]
@@ -242,13 +226,18 @@ def main(
                          _numbers(lengths), settings)  # fmt: skip
         print(json.dumps(found))
         return
-    arguments = ["--size", size, "--batches", batches, "--lengths", lengths,
-                 "--budget", str(budget)]  # fmt: skip
     for count in _numbers(threads):
         path = (results or results_here()).resolve() / f"{KIND}-{size}-t{count}.json"
         document = header(KIND, size, count, machine.describe()) | {"results": []}
         for name in names:
-            found = _apart(name, arguments, count)
+            command = command_of(
+                "benchmarks.decoding", worker=name, size=size, batches=batches, lengths=lengths,
+                budget=budget, threads=count,
+            )  # fmt: skip
+            try:
+                found = result_apart(command, count)
+            except CrashedError as error:
+                found = {"label": name, "cases": [], "unavailable": {"the process": str(error)}}
             console.print(_line(found), highlight=False, markup=False, soft_wrap=True)
             document["results"].append(found)
             save(document, path)

@@ -10,19 +10,16 @@ from __future__ import annotations
 import importlib
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
 from benchmarks.minilm import Feeds, Shape, inputs, model_path, shapes_in_disorder
-from benchmarks.run import environment
+from benchmarks.run import command_of, result_apart
 from ftuner_tools.timing import settle
 
 TRIES = 5
@@ -84,14 +81,10 @@ def here(threads: int, seed: int) -> dict[str, list[float]]:
 
 def first_calls(threads: int) -> Mapping[str, FirstCall]:
     """What all processes found, by the shape's label."""
-    tries: list[dict[str, list[float]]] = []
-    for seed in range(TRIES):
-        command = [sys.executable, "-m", "benchmarks.first_calls", "--threads", str(threads),
-                   "--seed", str(seed)]  # fmt: skip
-        done = subprocess.run(command, env=environment(threads), cwd=Path(__file__).parent.parent,
-                              check=True, stdout=subprocess.PIPE, text=True)  # fmt: skip
-        tries.append(json.loads(done.stdout))
-    return FirstCall.medians(tries)
+    commands = (
+        command_of("benchmarks.first_calls", threads=threads, seed=seed) for seed in range(TRIES)
+    )
+    return FirstCall.medians([result_apart(command, threads) for command in commands])
 
 
 def main(

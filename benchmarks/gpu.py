@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -22,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -32,6 +30,8 @@ import typer
 
 from benchmarks.gpu_journal import Fault, Journal
 from benchmarks.gpu_section import AGAIN
+from benchmarks.machine import now as date_now
+from benchmarks.machine import versions
 from benchmarks.report_gpu import KIND
 from benchmarks.results import SCHEMA, Document, load, save
 
@@ -96,17 +96,6 @@ def check_packages() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         fail(f"benchmarks.gpu needs packages that are not installed: {', '.join(missing)}")
-
-
-def versions() -> dict[str, str]:
-    """Of Python and the packages that results depend on."""
-    found = {"python": platform.python_version()}
-    for name in VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def command_of(*arguments: str) -> list[str]:
@@ -227,9 +216,9 @@ def main(
         "schema": SCHEMA,
         "kind": DRY_KIND if dry else KIND,
         "threads": 1,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": date_now(),
         "machine": found,
-        "versions": versions(),
+        "versions": versions(VERSIONS),
     }
     print(f"{found['cpu_model']}: results go to {folder}")
     end = began + (DRY_SECONDS if dry else 60.0 * minutes)

@@ -30,9 +30,8 @@ from benchmarks.gpu_bench import (
     finite,
     multiplying,
     ordered,
-    with_share,
 )
-from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
+from benchmarks.gpu_cases import ITEMSIZE
 from benchmarks.gpu_timing import Call
 from ftuner.runtime.gpu.attention import Attention as Operator
 from ftuner.schedules.attention.gpu_binding_launches import Attentions
@@ -111,10 +110,6 @@ class Attention:
         elements = 2 * self.heads * sum(self.rows) + 2 * self.kv_heads * sum(self.keys)
         return elements * self.depth * ITEMSIZE[self.multiply]
 
-    def copies(self, l2_bytes: int) -> int:
-        wanted = math.ceil(ROTATED_L2_CAPACITIES * l2_bytes / self.bytes) + 1
-        return max(2, min(wanted, MAX_COPIES, MAX_ROTATED_BYTES // self.bytes))
-
 
 def attention_cases() -> Iterator[Attention]:
     """bfloat16 of all kinds, and a few of the other element types."""
@@ -158,9 +153,7 @@ class Operands:
     """Copies of the operands of an attention, and calls of engines on them."""
 
     def __init__(self, bench: Bench, case: Attention) -> None:
-        self.case, self.count, self._dry = case, 2, bench.dry
-        if not bench.dry:
-            self.count = case.copies(bench.backend.hardware.l2_bytes)
+        self.case, self.count, self._dry = case, bench.rotated(case), bench.dry
         ends = [(0, *accumulate(each)) for each in (case.rows, case.keys)]
         self.offsets = ends
         q_heads, kv_heads, depth, multiply = case.heads, case.kv_heads, case.depth, case.multiply
@@ -262,8 +255,9 @@ class Operands:
         ]
         return lambda: [part() for part in parts]
 
-    def error(self, y: Any, number: int, padded: bool) -> float:
-        """Of a result for the operands of this number, over what rounding explains."""
+    def error(self, call: Call, number: int) -> float:
+        """Of a call on the operands of this number, over what rounding explains."""
+        y: Any = call()
         q, k, v = self.q[number], self.k[number], self.v[number]
         if not self.case.ragged:
             return max(
@@ -276,7 +270,8 @@ class Operands:
             if isinstance(y, list):
                 own = y[i][0]
             else:
-                own = y[i, :, : last - first] if padded else y[:, first:last]
+                # Padded, or as they lie.
+                own = y[i, :, : last - first] if y.dim() == 4 else y[:, first:last]
             part = q[:, first:last], k[:, begin:end], v[:, begin:end]
             error = error_of(own, *part, self.case.multiply, self.case.causal)
             worst = max(worst, error)
@@ -381,14 +376,7 @@ def run_case(bench: Bench, case: Attention) -> dict[str, Any]:
         calls = {SUBJECT: operands.ours(bench.backend.attentions), **operands.vendor()}
         if case.set == "specialised":
             calls[SPECIALISED] = operands.ours(specialised(bench))
-        result = bench.checked(
-            calls,
-            lambda name, number: operands.error(calls[name][number](), number, name == VENDOR),
-        )
-    return {
-        "case": asdict(case), "flops": case.flops, "copies": operands.count,
-        **with_share(bench, case, result),
-    }  # fmt: skip
+        return bench.result(case, operands, calls, asdict(case))
 
 
 def attention(bench: Bench) -> Iterator[Attempt]:

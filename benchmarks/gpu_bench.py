@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
+from benchmarks.gpu_cases import rotated
 from benchmarks.gpu_journal import LAUNCHES, SUBJECT, Journal
 from benchmarks.gpu_timing import Call, Meter, Settings, measure
 from benchmarks.results import compare
@@ -54,6 +55,31 @@ class Attempt(NamedTuple):
 
 Section = Callable[["Bench"], Iterator[Attempt]]
 """What a module offers to be measured: its cases, in the order that they are run in."""
+
+
+class Labelled(Protocol):
+    """A case of operands of one element type."""
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def multiply(self) -> str: ...
+
+    @property
+    def flops(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
+class Rotated(Protocol):
+    """Copies of the operands of a case."""
+
+    count: int
+
+    def error(self, call: Call, number: int) -> float:
+        """Of a call on the operands of this number, over what rounding explains."""
 
 
 @dataclass
@@ -153,6 +179,23 @@ class Bench:
         result["engines"] |= refused
         return {"errors": errors, **result}
 
+    def rotated(self, case: Labelled) -> int:
+        """Copies of the operands of a case that calls rotate through."""
+        return 2 if self.dry else rotated(case.bytes, self.backend.hardware.l2_bytes)
+
+    def result(
+        self, case: Labelled, operands: Rotated, calls: Mapping[str, Sequence[Call]],
+        described: Mapping[str, Any],
+    ) -> dict[str, Any]:  # fmt: skip
+        """The result of a case as JSON: its engines checked and timed, and the share of the chip's
+        peak that ours has, where that is known. `described`: what is kept of the case."""
+        found = self.checked(calls, lambda name, n: operands.error(calls[name][n], n))
+        own = found["engines"][SUBJECT]
+        if "min_s" in own:
+            peak = self.backend.hardware.matrix_flops_per_s.get(case.multiply)
+            own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
+        return {"case": described, "flops": case.flops, "copies": operands.count, **found}
+
     def synchronize(self) -> None:
         if not self.dry:
             torch.cuda.synchronize(self.device)
@@ -163,19 +206,6 @@ def shuffled(cases: Iterable[_Case]) -> list[_Case]:
     found = list(cases)
     random.Random(0).shuffle(found)
     return found
-
-
-class Labelled(Protocol):
-    """A case of operands of one element type."""
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def multiply(self) -> str: ...
-
-    @property
-    def flops(self) -> int: ...
 
 
 _Labelled = TypeVar("_Labelled", bound=Labelled)
@@ -191,15 +221,6 @@ def attempts(
 ) -> Iterator[Attempt]:
     """Cases one after the other; `run` gives a result as JSON."""
     return (Attempt(case.label, partial(run, bench, case)) for case in cases)
-
-
-def with_share(bench: Bench, case: Labelled, result: dict[str, Any]) -> dict[str, Any]:
-    """The result of a case with the share of the chip's peak that ours has, where that is known."""
-    own = result["engines"][SUBJECT]
-    if "min_s" in own:
-        peak = bench.backend.hardware.matrix_flops_per_s.get(case.multiply)
-        own["fraction_of_peak"] = peak and case.flops / own["median_s"] / peak
-    return result
 
 
 @contextmanager

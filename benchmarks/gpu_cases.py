@@ -23,6 +23,12 @@ MAX_COPIES = 200
 MAX_ROTATED_BYTES = 8 << 30
 
 
+def rotated(operand_bytes: int, l2_bytes: int) -> int:
+    """Copies of all operands of a case to rotate through, so that they do not come from L2."""
+    wanted = math.ceil(ROTATED_L2_CAPACITIES * l2_bytes / operand_bytes) + 1
+    return max(2, min(wanted, MAX_COPIES, MAX_ROTATED_BYTES // operand_bytes))
+
+
 @dataclass(frozen=True)
 class Product:
     """`y[batch, m, n] = x[batch, m, k] @ w`, w stored as `[batch, n, k]` (nt) or `[batch, k, n]`
@@ -50,11 +56,6 @@ class Product:
         """Of both operands and the result."""
         elements = self.m * self.k + self.n * self.k + self.m * self.n
         return max(self.batch, 1) * elements * ITEMSIZE[self.multiply]
-
-    def copies(self, l2_bytes: int) -> int:
-        """Copies of all operands to rotate through, so that they do not come from L2."""
-        wanted = math.ceil(ROTATED_L2_CAPACITIES * l2_bytes / self.bytes) + 1
-        return max(2, min(wanted, MAX_COPIES, MAX_ROTATED_BYTES // self.bytes))
 
 
 def gemm_cases() -> list[Product]:

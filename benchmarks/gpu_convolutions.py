@@ -22,9 +22,8 @@ from benchmarks.gpu_bench import (
     finite,
     multiplying,
     ordered,
-    with_share,
 )
-from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
+from benchmarks.gpu_cases import ITEMSIZE
 from benchmarks.gpu_timing import Call
 from benchmarks.vision.convolutions import KINDS, Convolution, Layer, cases
 from ftuner.core.expr import ACCUMULATOR, Operand, relu
@@ -66,11 +65,6 @@ class Case:
         whole = self.batch * elements + math.prod(layer.weight_shape)
         return whole * ITEMSIZE[self.multiply]
 
-    def copies(self, l2_bytes: int) -> int:
-        """As those of products."""
-        wanted = math.ceil(ROTATED_L2_CAPACITIES * l2_bytes / self.bytes) + 1
-        return max(2, min(wanted, MAX_COPIES, MAX_ROTATED_BYTES // self.bytes))
-
 
 def all_cases() -> Iterator[Case]:
     """Layers without those that are products of another kind (transposed ones)."""
@@ -98,7 +92,7 @@ class Operands:
     def __init__(self, bench: Bench, case: Case) -> None:
         layer, given = case.convolution.layer, case.convolution.given
         self._bench, self.case, self.layer = bench, case, layer
-        self.count = 2 if bench.dry else case.copies(bench.backend.hardware.l2_bytes)
+        self.count = bench.rotated(case)
         self.positions = layer.extents(given)
         self.x = bench.copies(self.count, (case.batch, *given, layer.cin), case.multiply)
         shape = (case.batch, *self.positions, layer.cout)
@@ -217,13 +211,7 @@ def run_case(bench: Bench, case: Case) -> dict[str, Any]:
     with multiplying(case.multiply), torch.inference_mode(), cudnn:
         operands = Operands(bench, case)
         calls = {SUBJECT: operands.ours(), VENDOR: operands.vendor()}
-        result = bench.checked(
-            calls, lambda name, number: operands.error(calls[name][number], number)
-        )
-    return {
-        "case": asdict(case), "flops": case.flops, "copies": operands.count,
-        **with_share(bench, case, result),
-    }  # fmt: skip
+        return bench.result(case, operands, calls, asdict(case))
 
 
 def convolutions(bench: Bench) -> Iterator[Attempt]:

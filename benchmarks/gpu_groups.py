@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_bench import MAIN, ONE_BY_ONE, SUBJECT, Bench, multiplying, with_share
-from benchmarks.gpu_cases import ITEMSIZE, MAX_COPIES, MAX_ROTATED_BYTES, ROTATED_L2_CAPACITIES
+from benchmarks.gpu_bench import MAIN, ONE_BY_ONE, SUBJECT, Bench, multiplying
+from benchmarks.gpu_cases import ITEMSIZE
 from benchmarks.gpu_grouped import DRY_SIZES, worst_of
 from benchmarks.gpu_timing import Call
 from ftuner.runtime.ops.operands import Groups
@@ -66,10 +66,6 @@ class Grouped:
         elements = sum(m * k + n * k + m * n for m, n, k in self.sizes)
         return elements * ITEMSIZE[self.multiply]
 
-    def copies(self, l2_bytes: int) -> int:
-        wanted = math.ceil(ROTATED_L2_CAPACITIES * l2_bytes / self.bytes) + 1
-        return max(2, min(wanted, MAX_COPIES, MAX_ROTATED_BYTES // self.bytes))
-
 
 def grouped_cases() -> list[Grouped]:
     """bfloat16, the same each time."""
@@ -105,7 +101,7 @@ class Operands:
 
     def __init__(self, bench: Bench, case: Grouped) -> None:
         self.case, self._bench = case, bench
-        self.count = 2 if bench.dry else case.copies(bench.backend.hardware.l2_bytes)
+        self.count = bench.rotated(case)
         m, n, k = (list(extents) for extents in zip(*case.sizes, strict=True))
         self._stacked: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Rows and weights of experts, each in one tensor."""
@@ -171,10 +167,5 @@ def run_case(bench: Bench, case: Grouped) -> dict[str, Any]:
     with multiplying(case.multiply), torch.inference_mode():
         operands = Operands(bench, case)
         calls = {SUBJECT: operands.ours(), **operands.vendor()}
-        result = bench.checked(
-            calls, lambda name, number: operands.error(calls[name][number], number)
-        )
-    return {
-        "case": {"set": case.set, "multiply": case.multiply, "groups": len(case.sizes)},
-        "flops": case.flops, "copies": operands.count, **with_share(bench, case, result),
-    }  # fmt: skip
+        described = {"set": case.set, "multiply": case.multiply, "groups": len(case.sizes)}
+        return bench.result(case, operands, calls, described)

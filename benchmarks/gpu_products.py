@@ -20,7 +20,6 @@ from benchmarks.gpu_bench import (
     multiplying,
     ordered,
     shuffled,
-    with_share,
 )
 from benchmarks.gpu_cases import LLAMA_LAYERS, Product, bmm_cases, dry_cases, gemm_cases
 from benchmarks.gpu_groups import Grouped, grouped_cases
@@ -52,12 +51,11 @@ class Operands:
     def __init__(self, bench: Bench, case: Product) -> None:
         batch = (case.batch,) if case.batch else ()
         stored = (case.n, case.k) if case.layout == "nt" else (case.k, case.n)
-        count = 2 if bench.dry else case.copies(bench.backend.hardware.l2_bytes)
-        self._bench, self.case, self.count = bench, case, count
-        self.x = bench.copies(count, (*batch, case.m, case.k), case.multiply)
-        self.stored = bench.copies(count, (*batch, *stored), case.multiply)
+        self._bench, self.case, self.count = bench, case, bench.rotated(case)
+        self.x = bench.copies(self.count, (*batch, case.m, case.k), case.multiply)
+        self.stored = bench.copies(self.count, (*batch, *stored), case.multiply)
         self.w = [w.mT if case.layout == "nt" else w for w in self.stored]
-        self.y = bench.copies(count, (*batch, case.m, case.n), case.multiply)
+        self.y = bench.copies(self.count, (*batch, case.m, case.n), case.multiply)
 
     def ours(self, products: Products) -> list[Call]:
         each = zip(self.x, self.w, self.y, strict=True)
@@ -105,13 +103,7 @@ def run_case(bench: Bench, case: Product, more: dict[str, Any] | None = None) ->
         for name, function in (more or {}).items():
             calls[name] = operands.linear(function)
             operands.fix_weights()
-        result = bench.checked(
-            calls, lambda name, number: operands.error(calls[name][number], number)
-        )
-    return {
-        "case": asdict(case), "flops": case.flops, "copies": operands.count,
-        **with_share(bench, case, result),
-    }  # fmt: skip
+        return bench.result(case, operands, calls, asdict(case))
 
 
 def gemm(bench: Bench) -> Iterator[Attempt]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.results import load
 from ftuner.core.dtype import FLOAT16
 from ftuner.core.gpu.tile import BlockTile
@@ -203,13 +203,11 @@ def correlations(document: Mapping[str, Any]) -> Iterator[str]:
     for chip, source, measured, chained in sources:
         found = list(correlated(gpu(chip), measured, chained))
         count, mean, picked = summary(found)
-        yield f"### {chip}"
-        yield ""
-        yield (
+        yield from paragraphs(
+            f"### {chip}",
             f"{source}. {count} launches, mean rank correlation {mean:.2f}; picks take "
-            f"{picked:.2f} of the least on average."
+            f"{picked:.2f} of the least on average.",
         )
-        yield ""
         head = ("product", "launches", "rank correlation", "time of the pick over the least")
         rows = [(label, str(n), number(rho), number(ratio)) for label, n, rho, ratio in found]
         yield from table(head, rows)
@@ -223,13 +221,11 @@ def tuned(document: Mapping[str, Any]) -> Iterator[str]:
                                    [float(b.bm) for _, _, b, _ in found])  # fmt: skip
         areas = rank_correlation([float(p.bm * p.bn) for _, p, _, _ in found],
                                  [float(b.bm * b.bn) for _, _, b, _ in found])  # fmt: skip
-        yield f"### {entry['chip']}: {entry['experts']} experts, {entry['top_k']} for each token"
-        yield ""
-        yield (
+        yield from paragraphs(
+            f"### {entry['chip']}: {entry['experts']} experts, {entry['top_k']} for each token",
             f"`{entry['source']}`; {entry['hidden']} features, {entry['intermediate']} inside. "
-            f"Rank correlation of heights {heights:.2f}, of areas {areas:.2f}."
+            f"Rank correlation of heights {heights:.2f}, of areas {areas:.2f}.",
         )
-        yield ""
         rows = []
         # Neighbouring numbers of tokens with the same tiles share a row.
         for (published, best), run in groupby(found, lambda row: (row[1], row[2])):
@@ -247,39 +243,31 @@ def tuned(document: Mapping[str, Any]) -> Iterator[str]:
 def page() -> Iterator[str]:
     """The lines of the page."""
     document = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    yield "# Tiles of GPUs, chosen by arithmetic"
-    yield ""
-    yield "<!-- Written by python -m benchmarks.gpu_transfer. -->"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "# Tiles of GPUs, chosen by arithmetic",
+        "<!-- Written by python -m benchmarks.gpu_transfer. -->",
         "The hardware description is all that differs between chips: nothing here was measured by "
         "ftuner except on an H200. A tile is rows x columns x k steps of a stage / warps, stages. "
-        "Elements are float16."
+        "Elements are float16.",
+        "## Plans",
     )
-    yield ""
-    yield "## Plans"
-    yield ""
     yield from plans()
-    yield "## Estimates beside times"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Estimates beside times",
         "Spearman's rank correlation between estimates and times over the launches of a product, "
-        "and what the launch with the least estimate takes."
+        "and what the launch with the least estimate takes.",
     )
-    yield ""
     yield from correlations(document)
-    yield "## Tiles that were tuned on devices"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Tiles that were tuned on devices",
         "vLLM's kernel loads rows through an index and pads those of each expert to whole tiles; "
         "the estimate is that of a batch of products by pointers, for evenly spread tokens. Tiles "
         "without stages (MI300X) are estimated with two. Which model has 128 experts of 1024 is "
         "assumed: Llama 4 Maverick on eight chips. Rank correlations are over numbers of tokens. "
         "The last column is the largest of its row: how much slower the tuned tile is by the "
         "estimate; where it is far above one, the estimate is wrong. Depths of k and stages that "
-        "keep memory busy alike differ by less than 2%, so that these are not told apart."
+        "keep memory busy alike differ by less than 2%, so that these are not told apart.",
     )
-    yield ""
     yield from tuned(document)
 
 

@@ -4,7 +4,9 @@ import importlib.metadata
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 PACKAGES = (
@@ -91,10 +93,15 @@ def describe() -> Machine:
     return Machine(_cpu_model(), platform.machine(), platform.system(), cores, _cache_bytes())
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that are installed among `PACKAGES`."""
+def now() -> str:
+    """The time as results have it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of the packages that are installed among some."""
     found = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -24,9 +23,9 @@ import numpy as np
 import typer
 
 from benchmarks.contests import Arena, Shape
-from benchmarks.machine import versions
+from benchmarks.machine import now, versions
 from benchmarks.results import SCHEMA, save
-from benchmarks.run import results_here
+from benchmarks.run import command_of, results_here
 from benchmarks.step_contests import STEPS, hold, ring
 from ftuner.core.dtype import DTYPES, FLOAT32
 from ftuner.core.product import product_types
@@ -117,8 +116,7 @@ def measured_here(folder: Path, budget_s: float) -> dict[str, Any]:
     backend.use(tunings[CALIBRATED])
     path = folder / ("samples.jsonl" if widest else f"samples-{isa}.jsonl")
     path.unlink(missing_ok=True)
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    header = Header(backend.hardware, {k: v for k, v in versions().items() if v}, date)
+    header = Header(backend.hardware, versions(), now())
     cases: list[dict[str, Any]] = []
     for dtype in ("float32", "float64") if widest else ("float32",):
         for workers in sorted({1, backend.hardware.cores}):
@@ -271,8 +269,7 @@ def main(
         return
     parts = []
     for one in default_backend().hardware.isas[::-1]:
-        command = [sys.executable, "-m", "benchmarks.machines", "--isa", one.name]
-        command += ["--seconds", str(seconds), "--out", str(folder)]
+        command = command_of("benchmarks.machines", isa=one.name, seconds=seconds, out=folder)
         environment = {**os.environ, ISA_VARIABLE: one.name}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         parts.append(json.loads(done.stdout))
@@ -284,7 +281,7 @@ def main(
         "schema": SCHEMA,
         "kind": "machines",
         "fingerprint": default_backend().hardware.fingerprint,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": now(),
         "versions": versions(),
         "calibration": {part["isa"]: part["calibration"] for part in parts},
         "regret": {name: regrets(own, name) for name in tried},

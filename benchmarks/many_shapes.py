@@ -22,7 +22,7 @@ import typer
 from onnx import TensorProto, helper
 
 from benchmarks.onnx_writing import Writer
-from benchmarks.run import console, environment
+from benchmarks.run import ROOT, command_of, console, environment
 
 WIDTH, HEADS = 32, 2
 CHANNELS = 8
@@ -182,12 +182,12 @@ def main(
         print(json.dumps(here(subjects[0], shapes, threads, memory_limit)))
         return
     for name in subjects or SUBJECTS:
-        command = [sys.executable, "-m", "benchmarks.many_shapes", name, "--inside", "--shapes",
-                   str(shapes), "--threads", str(threads)]  # fmt: skip
-        if memory_limit is not None:
-            command += ["--memory-limit", str(memory_limit)]
-        done = subprocess.run(command, env=environment(threads), check=True, text=True,
-                              cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE)  # fmt: skip
+        limit = {} if memory_limit is None else {"memory-limit": memory_limit}
+        command = command_of(
+            "benchmarks.many_shapes", name, inside=True, shapes=shapes, threads=threads, **limit
+        )
+        done = subprocess.run(command, env=environment(threads), check=True, text=True, cwd=ROOT,
+                              stdout=subprocess.PIPE)  # fmt: skip
         found = json.loads(done.stdout)
         micros = found.pop("us of CPU per shape")
         parts = ", ".join(f"{what}: {n / MB:.0f}" for what, n in found.items())

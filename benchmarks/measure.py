@@ -14,7 +14,6 @@ import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -177,7 +176,7 @@ def header(kind: str, set_name: str, threads: int, here: machine.Machine) -> dic
         "kind": kind,
         "set": set_name,
         "threads": threads,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": machine.now(),
         "machine": here.to_json(),
         "versions": machine.versions(),
     }

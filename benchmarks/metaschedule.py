@@ -24,7 +24,7 @@ from benchmarks.cases import Gemm, rotation_copies
 from benchmarks.measure import GemmGroup, header, run_case
 from benchmarks.overhead import tuning
 from benchmarks.results import save
-from benchmarks.run import environment, results_here
+from benchmarks.run import command_of, environment, results_here
 from ftuner_tools.engines import Array, Call, Engine, FTuner, Layer, NumPy, Product, output
 from ftuner_tools.timing import Settings
 
@@ -150,7 +150,7 @@ def main(
     """Tune dense float32 layers, shape by shape, and save seconds and ratios."""
     if MEASURING not in os.environ:
         variables = environment(threads) | {TVM_THREADS: str(threads), MEASURING: "1"}
-        command = [sys.executable, "-m", "benchmarks.metaschedule", *sys.argv[1:]]
+        command = command_of("benchmarks.metaschedule", *sys.argv[1:])
         raise typer.Exit(subprocess.run(command, env=variables, check=False).returncode)
     cases = [
         Gemm("metaschedule", *(int(extent) for extent in shape.split("x")))

@@ -34,7 +34,7 @@ from benchmarks.minilm import (
     torch_encoder,
 )
 from benchmarks.results import save
-from benchmarks.run import console, results_here, run_apart
+from benchmarks.run import command_of, console, results_here, run_apart
 from ftuner_tools.onnx_engines import ONNX_ENGINES, Array, Bind, Feeds
 from ftuner_tools.timing import SUBJECT, Settings
 
@@ -177,9 +177,10 @@ def main(
         return
     for count in (int(part) for part in threads.split(",")):
         path = results_here() / f"model-minilm-t{count}.json"
-        arguments = ["--worker", str(path), "--threads", str(count), "--peers", peers, "--budget",
-                     str(budget)]  # fmt: skip
-        run_apart("benchmarks.models", arguments, count, path)
+        command = command_of(
+            "benchmarks.models", worker=path, threads=count, peers=peers, budget=budget
+        )
+        run_apart(command, count, path)
     if start:
         with tempfile.TemporaryDirectory() as folder:
             document = header("start", "minilm", 0, machine.describe())

@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
-from datetime import datetime, timezone
 from itertools import islice
 
 import numpy as np
 
 import ftuner
-from benchmarks.machine import describe, versions
-from benchmarks.results import SCHEMA, save
+from benchmarks.machine import describe
+from benchmarks.measure import header
+from benchmarks.results import save
 from benchmarks.run import results_here
 from ftuner.runtime.cpu.arrays import DATA_WORD
 from ftuner.runtime.cpu.dense import Dense
@@ -126,9 +125,7 @@ def call(threads: int, repeats: int = 60, calls: int = 300) -> dict[str, float]:
 
 def main() -> None:
     """Measure, print and save."""
-    document: dict[str, object] = {"schema": SCHEMA, "kind": "overhead", "set": "all", "threads": 2}
-    document["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    document |= {"machine": asdict(describe()), "versions": versions()}
+    document = header("overhead", "all", 2, describe())
     document["tune_s"] = {dtype: tuning(dtype) for dtype in ("float32", "float64")}
     imported, first = warm_start()
     document["warm_start"] = {"import_s": imported, "first_product_s": first}

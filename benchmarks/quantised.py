@@ -8,8 +8,6 @@ of each model has a process of its own for each thread count.
 import importlib
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +23,7 @@ from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.recurrent import Layer
 from benchmarks.results import compared, save
-from benchmarks.run import console, environment, results_here
+from benchmarks.run import CrashedError, command_of, console, result_apart, results_here
 from benchmarks.unseen import STREAMS, Feeds, Shape
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, Picture
@@ -210,26 +208,18 @@ def main(
 def _apart(name: str, form: str, threads: int, budget: float, peers: str) -> dict[str, Any]:
     """The result of one form of a model, found in a process of its own; without the last peer where
     a signal has ended that."""
-    command = [
-        sys.executable, "-m", "benchmarks.quantised", "--worker", name, "--forms", form,
-        "--threads", str(threads), "--budget", str(budget), "--peers", peers,
-    ]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, env=environment(threads), cwd=Path(__file__).parents[1], capture_output=True,
-            text=True, timeout=LIMIT_S,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"crashed": f"more than {LIMIT_S:.0f} s"}
+    command = command_of(
+        "benchmarks.quantised", worker=name, forms=form, threads=threads, budget=budget, peers=peers
+    )
     fewer, _, last = peers.rpartition(",")
-    if done.returncode < 0 and fewer:
+    try:
+        found: dict[str, Any] = result_apart(command, threads, LIMIT_S)
+    except CrashedError as error:
+        if error.status >= 0 or not fewer:
+            return {"crashed": str(error)}
         found = _apart(name, form, threads, budget, fewer)
-        why = f"signal {-done.returncode} ended a process with this engine"
+        why = f"signal {-error.status} ended a process with this engine"
         return found | {"refused": {last: why} | found.get("refused", {})}
-    if done.returncode:
-        return {"crashed": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert isinstance(found, dict)
     return found
 
 

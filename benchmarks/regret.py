@@ -5,16 +5,15 @@ every panel width, on every grid of workers. The weight comes from the level tha
 in a program that reads others, too: L3, or DRAM where the last cache cannot hold it.
 """
 
-from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import Annotated, Any
 
 import typer
 
 from benchmarks.cases import Gemm, select
 from benchmarks.contests import Arena, Shape
-from benchmarks.machine import describe, versions
-from benchmarks.results import SCHEMA, save
+from benchmarks.machine import describe
+from benchmarks.measure import header
+from benchmarks.results import save
 from benchmarks.run import results_here
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
@@ -63,14 +62,7 @@ def main(
         print(f"{last['case']:>16}  {100 * last['regret']:5.1f}%  {last['best']}", flush=True)
     regrets = [r["regret"] for r in results]
     print(f"mean {100 * sum(regrets) / len(regrets):.1f}%, worst {100 * max(regrets):.1f}%")
-    document = {
-        "schema": SCHEMA,
-        "kind": "regret",
-        "set": set_,
-        "threads": threads,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": asdict(describe()),
-        "versions": versions(),
+    document = header("regret", set_, threads, describe()) | {
         "mean": sum(regrets) / len(regrets),
         "worst": max(regrets),
         "cases": results,

@@ -14,6 +14,7 @@ from benchmarks import (
     report_summary,
     report_zoo,
 )
+from benchmarks.markdown import paragraphs
 from benchmarks.recorded import Recorded, read_recorded
 from benchmarks.run import RESULTS
 
@@ -31,18 +32,15 @@ def page(machine: Recorded) -> str:
 
 
 def _page(machine: Recorded) -> Iterator[str]:
-    yield f"# Performance on {machine.title}"
-    yield ""
-    yield WRITTEN
-    yield ""
+    yield from paragraphs(f"# Performance on {machine.title}", WRITTEN)
     if machine.state:
-        yield f"**These are results of an earlier version of ftuner.** {machine.state}"
-        yield ""
-    yield (
+        yield from paragraphs(
+            f"**These are results of an earlier version of ftuner.** {machine.state}"
+        )
+    yield from paragraphs(
         "A ratio is a peer's time divided by ftuner's, both measured in one run: above one, ftuner "
         "is faster. [How it is measured](../method.md) explains the columns."
     )
-    yield ""
     gpu = machine.of_kind(report_gpu.KIND)
     yield from report_gpu.chapter(gpu) if gpu else report_cpu.chapter(machine.documents)
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.comparisons import BATCHES
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.recorded import Recorded
 from benchmarks.results import Document
+from ftuner.core.units import count
 from ftuner_tools.timing import SUBJECT, geomean
 
 CLIENTS = "clients"
@@ -26,12 +27,12 @@ def speed(machines: Sequence[Recorded]) -> Iterator[str]:
     for machine in machines:
         documents = machine.of_kind("ragged")
         for threads in sorted({document["threads"] for document in documents}):
-            yield f"{machine.title}, {threads} thread{'s' * (threads > 1)}:"
-            yield ""
+            yield from paragraphs(f"{machine.title}, {count(threads, 'thread')}:")
             yield from rows([d for d in documents if d["threads"] == threads])
         for document in machine.of_kind(CLIENTS):
-            yield f"{machine.title}, {document['set']}, clients in a process of their own:"
-            yield ""
+            yield from paragraphs(
+                f"{machine.title}, {document['set']}, clients in a process of their own:"
+            )
             yield from clients(document)
 
 
@@ -61,8 +62,7 @@ def rows(documents: Sequence[Document]) -> Iterator[str]:
         each = (f"{n} {geomean(r[n] for r in found if n in r):.2f}" for n in peers)
         yield f"- {way}, geometric means: {best:.2f}; {', '.join(each)}"
     own = geomean(case["seconds"][OWN] / case["seconds"][BATCHES] for _, case in cases)
-    yield f"- {OWN}: {own:.2f}"
-    yield ""
+    yield from paragraphs(f"- {OWN}: {own:.2f}")
 
 
 def _ratios(case: Mapping[str, Any], way: str) -> dict[str, float]:

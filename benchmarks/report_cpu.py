@@ -3,17 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from benchmarks.markdown import both, number, table
+from benchmarks.markdown import both, number, paragraphs, side_by_side, table
 from benchmarks.recorded import KINDS, PEERS_KINDS
-from benchmarks.report_models import by_length, by_windows, starts, unprepared
 from benchmarks.results import Document, summarise
+from ftuner.core.units import count
 from ftuner_tools.engines import INT8_SUBJECT
 from ftuner_tools.timing import SUBJECT, geomean
 
 
 def _threads(document: Document) -> str:
-    count = document["threads"]
-    return f"{count} thread" + ("s" if count != 1 else "")
+    return count(document["threads"], "thread")
 
 
 def _title(document: Document) -> str:
@@ -32,8 +31,7 @@ def _taken_on(document: Document) -> str:
 
 def _where_and_when(documents: Sequence[Document]) -> Iterator[str]:
     """A line for each machine and set of versions; it names its results if there are several."""
-    yield "## Where and when"
-    yield ""
+    yield from paragraphs("## Where and when")
     places: dict[str, list[Document]] = {}
     for document in documents:
         places.setdefault(_taken_on(document), []).append(document)
@@ -67,8 +65,7 @@ def _overview(documents: Sequence[Document]) -> Iterator[str]:
                 both(s.fraction_of_peak, s.fraction_of_peak_paired),
             )
         )
-    yield "## Against the best peer at each shape"
-    yield ""
+    yield from paragraphs("## Against the best peer at each shape")
     yield from table(head, rows)
 
 
@@ -77,8 +74,7 @@ def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
     peers = list(dict.fromkeys(peer for _, ratios in summaries for peer in ratios))
     if not peers:
         return
-    yield "## Against each peer, geometric means"
-    yield ""
+    yield from paragraphs("## Against each peer, geometric means")
     rows = (
         (_title(document), *(number(ratios.get(peer)) for peer in peers))
         for document, ratios in summaries
@@ -87,16 +83,14 @@ def _per_peer(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _losses(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Losses"
-    yield ""
+    yield from paragraphs("## Losses")
     none = True
     for document in documents:
         summary = summarise(document)
         if not summary.losses and not summary.refused:
             continue
         none = False
-        yield f"{_title(document)}:"
-        yield ""
+        yield from paragraphs(f"{_title(document)}:")
         if summary.losses:
             rows = ((label, peer, f"{ratio:.2f}") for label, peer, ratio in summary.losses)
             yield from table(("shape", "best peer", "ratio"), rows)
@@ -105,13 +99,11 @@ def _losses(documents: Sequence[Document]) -> Iterator[str]:
         if summary.refused:
             yield ""
     if none:
-        yield "None."
-        yield ""
+        yield from paragraphs("None.")
 
 
 def _tuning(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Tuning"
-    yield ""
+    yield from paragraphs("## Tuning")
     for document in documents:
         own = document["ftuner_tuning_s"]
         rows = []
@@ -128,12 +120,11 @@ def _tuning(documents: Sequence[Document]) -> Iterator[str]:
                 )
             )
         trials = document["settings"]["trials"]
-        yield (
+        yield from paragraphs(
             f"MetaSchedule, {trials} trials a shape, {_threads(document)}. Its search for one "
             f"shape over {SUBJECT}'s tuning for all shapes, and its best kernel's time over "
             f"{SUBJECT}'s:"
         )
-        yield ""
         yield from table(("shape", "tuning time ratio", "kernel time ratio"), rows)
 
 
@@ -143,10 +134,9 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
     chosen = [d for d in documents if d["kind"] == "gemm" and d["set"] == "mlp"]
     if not chosen:
         return
-    yield "## By rows"
-    yield ""
+    yield from paragraphs("## By rows")
     kinds = ("peak", "peak_paired", "bound", "bound_paired")
-    cells: dict[int, list[str]] = {}
+    parts = []
     for document in chosen:
         groups: dict[int, list[tuple[float, ...]]] = {}
         for result in document["cases"]:
@@ -154,58 +144,92 @@ def _by_rows(documents: Sequence[Document]) -> Iterator[str]:
                 own = result["engines"][SUBJECT]
                 shares = (own.get(f"fraction_of_{kind}", math.nan) for kind in kinds)
                 groups.setdefault(result["case"]["m"], []).append((result["ratio"], *shares))
-        for m, found in groups.items():
-            ratio, *shares = (geomean(values) for values in zip(*found, strict=True))
-            cells.setdefault(m, []).extend((number(ratio), both(*shares[:2]), both(*shares[2:])))
-    columns = ("ratio", "share of peak", "share of bound")
-    titles = [f"{column}, {_threads(d)}" for d in chosen for column in columns]
-    rows = ((str(m), *own) for m, own in sorted(cells.items()))
-    yield from table(("m", *titles), rows)
+        cells = {}
+        for m, found in sorted(groups.items()):
+            ratio, *means = (geomean(values) for values in zip(*found, strict=True))
+            cells[str(m)] = (number(ratio), both(*means[:2]), both(*means[2:]))
+        columns = ("ratio", "share of peak", "share of bound")
+        parts.append(([f"{column}, {_threads(document)}" for column in columns], cells))
+    yield from side_by_side("m", parts)
+
+
+def _share_of_peak(result: Document) -> str:
+    own = result["engines"].get(SUBJECT, {})
+    return both(own.get("fraction_of_peak"), own.get("fraction_of_peak_paired"))
 
 
 def _models(documents: Sequence[Document]) -> Iterator[str]:
-    if documents:
-        yield "## A sentence encoder, by length"
-        yield ""
-        head, *rows = by_length(documents)
-        yield from table(head, rows)
+    if not documents:
+        return
+    yield from paragraphs("## A sentence encoder, by length")
+    parts = [
+        (
+            (f"ratio, {_threads(d)}", "best peer", "share of peak", "first call / tenth"),
+            {
+                r["label"]: (
+                    f"{r['ratio']:.2f}", r["best_peer"], _share_of_peak(r),
+                    f"{r['first_s'] / r['tenth_s']:.2f}",
+                )
+                for r in d["cases"]
+            },
+        )
+        for d in documents
+    ]  # fmt: skip
+    yield from side_by_side("batch x length", parts)
 
 
 def _speech(documents: Sequence[Document]) -> Iterator[str]:
-    if documents:
-        yield "### Speech detectors, by sounds and windows"
+    """By file, sounds and windows; then a line for each reason for which an engine cannot prepare
+    files."""
+    if not documents:
+        return
+    yield from paragraphs("### Speech detectors, by sounds and windows")
+    parts = [
+        (
+            (f"ratio, {_threads(d)}", "best peer", "paired", "share of peak"),
+            {
+                r["label"]: (
+                    number(r["ratio"]), r["best_peer"] or "–", number(r["ratio_paired"]),
+                    _share_of_peak(r),
+                )
+                for r in d["cases"]
+            },
+        )
+        for d in documents
+    ]  # fmt: skip
+    yield from side_by_side("file, sounds x windows", parts)
+    files: dict[tuple[str, str], dict[str, None]] = {}
+    for document in documents:
+        for file, engines in document["unprepared"].items():
+            for engine, why in engines.items():
+                files.setdefault((engine, why), {})[file] = None
+    for (engine, why), own in files.items():
+        yield f"- {engine} cannot prepare {', '.join(own)}: {why}"
+    if files:
         yield ""
-        head, *rows = by_windows(documents)
-        yield from table(head, rows)
-        lines = list(unprepared(documents))
-        yield from [*lines, ""] if lines else []
 
 
 def _by_layer(documents: Sequence[Document]) -> Iterator[str]:
     """What the sizes of a layer's pictures do on average."""
     if not documents:
         return
-    yield "## Convolutions, by layer"
-    yield ""
-    ratios: dict[str, dict[int, list[float]]] = {}
-    for column, document in enumerate(documents):
+    yield from paragraphs("## Convolutions, by layer")
+    parts = []
+    for document in documents:
+        ratios: dict[str, list[float]] = {}
         for result in document["cases"]:
             if result["ratio"] is not None:
-                layer = result["label"].rsplit(" ", 1)[0]
-                ratios.setdefault(layer, {}).setdefault(column, []).append(result["ratio"])
-    columns = [f"{document['set']}, {_threads(document)}" for document in documents]
-    rows = (
-        (layer, *(number(geomean(own[c]) if c in own else None) for c in range(len(columns))))
-        for layer, own in ratios.items()
-    )
-    yield from table(("layer", *columns), rows)
+                ratios.setdefault(result["label"].rsplit(" ", 1)[0], []).append(result["ratio"])
+        cells = {layer: (number(geomean(own)),) for layer, own in ratios.items()}
+        parts.append(((f"{document['set']}, {_threads(document)}",), cells))
+    yield from side_by_side("layer", parts)
 
 
 def _first(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## First calls of a resolution"
-    yield ""
-    yield "The first call over the tenth, and by how much it is longer."
-    yield ""
+    yield from paragraphs(
+        "## First calls of a resolution",
+        "The first call over the tenth, and by how much it is longer.",
+    )
     rows = (
         (f"{d['set']}, {_threads(d)}", case["label"], f"{case['first_s'] / case['tenth_s']:.2f}",
          f"{(case['first_s'] - case['tenth_s']) * 1e3:.2f} ms")
@@ -216,14 +240,12 @@ def _first(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _unseen(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Streams of shapes that never repeat"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Streams of shapes that never repeat",
         "Each engine runs all shapes of a stream, none twice, and then the same ones again. "
         "Seconds of the stream, and in brackets of the same shapes again; then what a new shape "
-        f"takes longer with {SUBJECT}: the median, and the worst after the largest was seen."
+        f"takes longer with {SUBJECT}: the median, and the worst after the largest was seen.",
     )
-    yield ""
     names = list(dict.fromkeys(case["label"] for d in documents for case in d["cases"]))
     rows = []
     for document in documents:
@@ -238,20 +260,21 @@ def _unseen(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _starts(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Loading the sentence encoder"
-    yield ""
-    head, *rows = starts(documents)
+    yield from paragraphs("## Loading the sentence encoder")
+    rows = (
+        (name, f"{entry['load_s']:.2f} s", f"{entry['resident_bytes'] / 2**20:.0f} MiB")
+        for document in documents for name, entry in document["engines"].items()
+    )  # fmt: skip
+    head = ("engine", "import and load", "resident after one run of 1x128")
     yield from table(head, rows)
 
 
 def _regret(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Regret"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Regret",
         "The plan chosen by arithmetic beside the fastest of all single-uKernel and two-band "
-        "plans, measured: how much longer it takes, in the median of rounds with the best few."
+        "plans, measured: how much longer it takes, in the median of rounds with the best few.",
     )
-    yield ""
     rows = []
     for document in documents:
         worst = max(document["cases"], key=lambda result: result["regret"])
@@ -267,32 +290,25 @@ def _regret(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _int8(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Weights of 8-bit integers"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Weights of 8-bit integers",
         "A layer whose weight outgrows L2: the time of others, and of the same layer in float32, "
-        "over ftuner's on the integers."
+        "over ftuner's on the integers.",
     )
-    yield ""
-    head = ["rows"]
-    cells: dict[int, list[str]] = {}
+    parts = []
     for document in documents:
-        for name in document["cases"][0]["engines"]:
-            if name != INT8_SUBJECT:
-                head.append(f"{name}, {_threads(document)}")
+        names = [name for name in document["cases"][0]["engines"] if name != INT8_SUBJECT]
+        cells = {}
         for case in document["cases"]:
-            own = case["engines"][INT8_SUBJECT]["min_s"]
-            cells.setdefault(case["rows"], []).extend(
-                f"{timing['min_s'] / own:.2f}"
-                for name, timing in case["engines"].items()
-                if name != INT8_SUBJECT
-            )
-    yield from table(tuple(head), [(str(rows), *row) for rows, row in cells.items()])
+            seconds = {name: timing["min_s"] for name, timing in case["engines"].items()}
+            ratios = (seconds[name] / seconds[INT8_SUBJECT] for name in names)
+            cells[str(case["rows"])] = [f"{ratio:.2f}" for ratio in ratios]
+        parts.append(([f"{name}, {_threads(document)}" for name in names], cells))
+    yield from side_by_side("rows", parts)
 
 
 def _overhead(documents: Sequence[Document]) -> Iterator[str]:
-    yield "## Besides multiplying"
-    yield ""
+    yield from paragraphs("## Besides multiplying")
     rows = []
     for document in documents:
         start, planning = document["warm_start"], document["planning"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.results import Document
 from ftuner_tools.timing import geomean
 
@@ -31,10 +31,7 @@ def section(documents: Sequence[Document]) -> Iterator[str]:
     if not rows:
         return
     lengths = sorted({length for *_, cases in rows for length in cases})
-    yield "#### Decoding, token by token"
-    yield ""
-    yield EXPLAINED
-    yield ""
+    yield from paragraphs("#### Decoding, token by token", EXPLAINED)
     head = ["architecture", "threads", "batch", *(f"past {n}" for n in lengths), "copied",
             "new lengths"]  # fmt: skip
     yield from table(head, (_row(*row, lengths) for row in rows))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.report_gpu_models import models, networks, recurrent, refused
 from benchmarks.results import Document, load, ratio_of
 from ftuner_tools.timing import geomean
@@ -29,13 +29,12 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
     found = {document["set"]: document for document in documents}
     machine, newest = documents[0]["machine"], max(documents, key=lambda d: d["date"])
     versions = ", ".join(f"{name} {version}" for name, version in newest["versions"].items())
-    yield (
+    yield from paragraphs(
         f"{machine['cpu_model']} ({machine['architecture']}), {machine['cores']} multiprocessors, "
         f"L2 {machine['cache_bytes']['L2'] >> 20} MiB, memory {machine['dram_bytes'] >> 30} GiB; "
         f"driver {machine['driver']}, CUDA {machine['cuda']}; {versions}; {newest['date']}. "
         "Ratios are from medians of the device's own time; above one, ftuner is faster."
     )
-    yield ""
     sections: dict[str, Callable[[Document], Iterator[str]]] = {
         "correct": _correct, "gemm": _products, "bmm": _products, "attention": _products,
         "convolutions": _products, "compiled": _compiled, "regret": _regret,
@@ -50,10 +49,10 @@ def chapter(documents: Sequence[Document]) -> Iterator[str]:
 
 def _correct(document: Document) -> Iterator[str]:
     wrong = [case for case in document["cases"] if not case["right"]]
-    yield "## Right"
-    yield ""
-    yield f"{len(document['cases']) - len(wrong)} of {len(document['cases'])} checks passed."
-    yield ""
+    yield from paragraphs(
+        "## Right",
+        f"{len(document['cases']) - len(wrong)} of {len(document['cases'])} checks passed.",
+    )
     for case in wrong:
         yield f"- wrong: {case['label']}: {case.get('raised') or number(case['error'])}"
     if wrong:
@@ -75,11 +74,9 @@ def _products(document: Document) -> Iterator[str]:
         vendor.setdefault(key, []).extend([] if default is None else [default])
         if case["set"] == LAYERS and case["multiply"] == "bfloat16" and share:
             by_rows.setdefault(case["m"], []).append((ratio, share))
-    yield f"## {document['set']} against the best peer of each case"
-    yield ""
+    yield from paragraphs(f"## {document['set']} against the best peer of each case")
     names = {n: None for case in document["cases"] for n in case["engines"] if n != SUBJECT}
-    yield f"Peers: {'; '.join(names)}."
-    yield ""
+    yield from paragraphs(f"Peers: {'; '.join(names)}.")
     head = ("set", "elements", "cases", "geomean", "least", f"under {FEW}", "wins",
             f"geomean against {VENDOR}", "share of peak")  # fmt: skip
     rows = []
@@ -104,11 +101,10 @@ def _products(document: Document) -> Iterator[str]:
             ),
         )
     made = [case for case in document["cases"] if case["compiled"]]
-    yield (
+    yield from paragraphs(
         f"Kernels were compiled for {len(made)} of {len(document['cases'])} cases, the first of "
         "each kind. Another number of rows or keys compiles nothing."
     )
-    yield ""
     yield from _padding(document["cases"])
     yield from refused(document["cases"])
 
@@ -133,8 +129,7 @@ def _padding(cases: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _compiled(document: Document) -> Iterator[str]:
-    yield "## Against torch.compile, max-autotune"
-    yield ""
+    yield from paragraphs("## Against torch.compile, max-autotune")
     rows = []
     for layer in document["cases"]:
         ratios = [ratio_of(shape["engines"], COMPILED, SUBJECT) for shape in layer["shapes"]]
@@ -152,10 +147,10 @@ def _compiled(document: Document) -> Iterator[str]:
 
 def _regret(document: Document) -> Iterator[str]:
     cases = [case for case in document["cases"] if "regret" in case]
-    yield "## Regret"
-    yield ""
-    yield "The plan chosen by arithmetic beside the fastest of all plans of the library, measured."
-    yield ""
+    yield from paragraphs(
+        "## Regret",
+        "The plan chosen by arithmetic beside the fastest of all plans of the library, measured.",
+    )
     if not cases:
         return
     worst = max(cases, key=lambda case: case["regret"])
@@ -177,13 +172,11 @@ def _regret(document: Document) -> Iterator[str]:
 def _calibration(document: Document) -> Iterator[str]:
     priors = [case for case in document["cases"] if "constants" in case]
     shapes = [case for case in document["cases"] if "regrets" in case]
-    yield "## Calibration"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Calibration",
         "Constants found by calibration from those of before and from wrong ones, and the regret "
-        f"of plans that are chosen by them, {len(shapes)} shapes."
+        f"of plans that are chosen by them, {len(shapes)} shapes.",
     )
-    yield ""
     rows = []
     for case in priors:
         name, constants = case["label"], case["constants"].values()
@@ -218,8 +211,7 @@ def _tuning(document: Document) -> Iterator[str]:
         rows.append(("plan a new shape", f"{1e6 * known['plan']['median_s']:.1f} us"))
     for name, entry in known.get("call", {}).get("engines", {}).items():
         rows.append((f"launch a small product: {name}", f"{1e6 * entry['host_s']:.1f} us"))
-    yield "## Tuning and launching"
-    yield ""
+    yield from paragraphs("## Tuning and launching")
     yield from table(("what", "time"), rows)
 
 
@@ -234,8 +226,7 @@ def _missing(documents: Sequence[Document]) -> Iterator[str]:
         lost = document.get("lost", {}).items()
         found += [f"- {document['set']}, {label}: {reason}" for label, reason in lost]
     if found:
-        yield "## Not measured"
-        yield ""
+        yield from paragraphs("## Not measured")
         yield from found
         yield ""
 

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.results import Document, ratio_of
 from ftuner_tools.timing import geomean
 
@@ -20,17 +20,15 @@ def models(document: Document) -> Iterator[str]:
     """All tables of the section."""
     shapes = [case for case in document["cases"] if "bucket" not in case]
     buckets = [case for case in document["cases"] if "bucket" in case]
-    yield "## Models"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Models",
         "Times are what the caller waits for. Launches of ours, with nothing recorded, are beside "
         "the best of eager PyTorch and `torch.compile(dynamic=True)` without CUDA graphs. ftuner "
         "as users get it, which by itself records shapes that come again, is beside the best of "
         "these two in a CUDA graph captured for the shape, and of PyTorch padded to buckets with a "
         "CUDA graph each. All graphs are timed with the copy of the inputs, ours also with that of "
-        "the outputs. Both of ours read after each run whether an index was out of range."
+        "the outputs. Both of ours read after each run whether an index was out of range.",
     )
-    yield ""
     yield from _tables(shapes)
     yield from _buckets(buckets)
     yield from refused(document["cases"])
@@ -38,20 +36,20 @@ def models(document: Document) -> Iterator[str]:
 
 def networks(document: Document) -> Iterator[str]:
     """All tables of the section of vision networks."""
-    yield "## Vision networks"
-    yield ""
-    yield "As models; shapes are batches and sides of square pictures, channels last in PyTorch."
-    yield ""
+    yield from paragraphs(
+        "## Vision networks",
+        "As models; shapes are batches and sides of square pictures, channels last in PyTorch.",
+    )
     yield from _tables(document["cases"])
     yield from refused(document["cases"])
 
 
 def recurrent(document: Document) -> Iterator[str]:
     """All tables of the section of recurrent layers."""
-    yield "### Recurrent layers"
-    yield ""
-    yield "As models, each of one layer; PyTorch's are cuDNN's. Shapes are batches and lengths."
-    yield ""
+    yield from paragraphs(
+        "### Recurrent layers",
+        "As models, each of one layer; PyTorch's are cuDNN's. Shapes are batches and lengths.",
+    )
     yield from _tables(document["cases"])
     yield from refused(document["cases"])
 
@@ -94,8 +92,7 @@ def _overview(by_model: Mapping[str, list[Case]]) -> Iterator[str]:
     head = ("model", "shapes", "launches, against eager and compiled",
             "recorded, against the same in CUDA graphs",
             "recorded, against padding and CUDA graphs")  # fmt: skip
-    yield "Geometric means, and the least:"
-    yield ""
+    yield from paragraphs("Geometric means, and the least:")
     yield from table(
         head,
         (
@@ -163,8 +160,7 @@ def _buckets(cases: Iterable[Case]) -> Iterator[str]:
     head = ("model and shape", "padded to", "its compile time", f"its time over {SUBJECT}'s",
             "over that of its launches")  # fmt: skip
     if rows:
-        yield "Compiled by PyTorch for one bucket alone, in a CUDA graph:"
-        yield ""
+        yield from paragraphs("Compiled by PyTorch for one bucket alone, in a CUDA graph:")
         yield from table(head, rows)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks.recorded import Recorded
 from benchmarks.results import Document
+from ftuner.core.units import count
 from ftuner_tools.timing import SUBJECT, geomean
 
 Ratios = Mapping[str, Mapping[int, Sequence[float]]]
@@ -37,8 +38,7 @@ def draw(machine: Recorded, folder: Path) -> list[tuple[str, str]]:
 
 
 def _setting(document: Document) -> str:
-    count = document["threads"]
-    return f"{count} thread{'s' if count > 1 else ''}, batch 1"
+    return f"{count(document['threads'], 'thread')}, batch 1"
 
 
 def by_length(document: Document) -> Ratios:

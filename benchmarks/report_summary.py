@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks import comparisons, report_decoding, report_zoo
 from benchmarks.generating import IN_PLACE
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.recorded import Recorded
 from benchmarks.results import Document, Summary, summarise
 from ftuner_tools.timing import SUBJECT, geomean
@@ -123,8 +123,7 @@ def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]
         if machine.state or not found:
             listed.append(machine)
             continue
-        yield f"## {machine.title}"
-        yield ""
+        yield from paragraphs(f"## {machine.title}")
         head = ("workload", "shapes", "1 thread", "2 threads", "slower at", "lowest ratio")
         yield from table(
             head,
@@ -135,13 +134,12 @@ def performance(machines: Sequence[Recorded], pictures: Sequence[tuple[str, str]
         )
         for path, text in pictures:
             if path.startswith(f"{machine.page}-"):
-                yield f"![{text}](performance/{path})"
-                yield ""
-        yield f"Measured {machine.newest[:10]}. [All tables](performance/{machine.page}.md)."
-        yield ""
+                yield from paragraphs(f"![{text}](performance/{path})")
+        yield from paragraphs(
+            f"Measured {machine.newest[:10]}. [All tables](performance/{machine.page}.md)."
+        )
     if listed:
-        yield "## GPUs, and earlier versions"
-        yield ""
+        yield from paragraphs("## GPUs, and earlier versions")
         for machine in listed:
             said = machine.state or f"Measured {machine.newest[:10]}."
             yield f"- [{machine.title}](performance/{machine.page}.md): {said}"

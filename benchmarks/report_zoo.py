@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report_decoding
-from benchmarks.markdown import number, table
+from benchmarks.markdown import number, paragraphs, table
 from benchmarks.results import Document, load
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED
 from benchmarks.zoo.recognised import RECOGNISED
 from benchmarks.zoo.variants import VARIANTS
+from ftuner.core.units import count
 from ftuner_tools.timing import SUBJECT, geomean
 
 KIND = "zoo"
@@ -76,15 +77,14 @@ def _size(documents: Sequence[Document]) -> Iterator[str]:
         return
     ordered = sorted(documents, key=lambda document: document["threads"])
     by_name = [{r["label"]: r for r in document["results"]} for document in ordered]
-    yield _taken(ordered[0])
-    yield ""
+    yield from paragraphs(_taken(ordered[0]))
     yield from _group(ordered, [_part(results, held_out=False) for results in by_name])
     held_out = [_part(results, held_out=True) for results in by_name]
     if any(held_out):
-        yield f"#### {ordered[0]['set']}: held out"
-        yield ""
-        yield "Architectures that were taken when ftuner was done. Nothing was tuned for them."
-        yield ""
+        yield from paragraphs(
+            f"#### {ordered[0]['set']}: held out",
+            "Architectures that were taken when ftuner was done. Nothing was tuned for them.",
+        )
         yield from _group(ordered, held_out)
 
 
@@ -102,7 +102,7 @@ def _group(ordered: Sequence[Document], by_name: Sequence[Mapping[str, Result]])
     yield ""
     head = ["architecture", "kind"]
     for document in ordered:
-        head.append(f"ratio (least), {_threads(document['threads'])}")
+        head.append(f"ratio (least), {count(document['threads'], 'thread')}")
     head += ["around", "first call", "load"]
     rows = []
     for name in names:
@@ -119,10 +119,6 @@ def _taken(document: Document) -> str:
     return f"Measured on {document['date'][:10]} with {versions}."
 
 
-def _threads(count: int) -> str:
-    return f"{count} thread" + ("s" if count != 1 else "")
-
-
 def _verdict(threads: int, results: Sequence[Result]) -> str:
     """How many architectures are right, and how many reach the goals."""
     counted = [r for r in results if r["verdict"] not in UNCOUNTED]
@@ -132,9 +128,10 @@ def _verdict(threads: int, results: Sequence[Result]) -> str:
     shapes = [ratio for r in right for ratio in _ratios(r)]
     slow = sum(ratio < FLOOR for ratio in shapes)
     return (
-        f"- {_threads(threads)}: {len(right)} of {len(counted)} are right at every shape. The "
-        f"geometric mean over all shapes is {number(geomean(shapes))}; {reached} of {len(means)} "
-        f"architectures reach {GOAL}, and {slow} of {len(shapes)} shapes are below {FLOOR}."
+        f"- {count(threads, 'thread')}: {len(right)} of {len(counted)} are right at every shape. "
+        f"The geometric mean over all shapes is {number(geomean(shapes))}; {reached} of "
+        f"{len(means)} architectures reach {GOAL}, and {slow} of {len(shapes)} shapes are below "
+        f"{FLOOR}."
     )
 
 
@@ -167,8 +164,7 @@ def _without_times(
             why = str(result["why"]).replace("|", "\\|")
             rows.append((name, result["verdict"], why[:120]))
     if rows:
-        yield "Not timed:"
-        yield ""
+        yield from paragraphs("Not timed:")
         yield from table(("architecture", "verdict", "why"), rows)
 
 
@@ -194,21 +190,18 @@ def _variants(documents: Sequence[Document]) -> Iterator[str]:
         ]
     if not rows:
         return
-    yield "## Other files of the same architectures"
-    yield ""
-    yield (
+    yield from paragraphs(
+        "## Other files of the same architectures",
         "Users' files are of other opsets and precisions, of other exporters, and the output of "
         "optimisers. `python -m benchmarks.zoo --check --variant NAME` makes such files of the "
         f"{VARIANTS_SIZE} architectures and compares outputs at the eight shapes, for float16 with "
         "a tolerance of 2e-2. *Recognised less* names architectures with fewer recognised "
         "attentions, norms or rotary embeddings than in the default file. *No file* counts what "
-        "the tool that makes the variant refuses, and what neither ONNX Runtime runs nor ftuner."
+        "the tool that makes the variant refuses, and what neither ONNX Runtime runs nor ftuner.",
     )
-    yield ""
     yield from table(("file", "right", "recognised less", "no file"), rows)
     if faults:
-        yield "Not right:"
-        yield ""
+        yield from paragraphs("Not right:")
         yield from table(("file", "architecture", "verdict", "why"), faults)
 
 

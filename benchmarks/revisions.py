@@ -31,11 +31,10 @@ from benchmarks.measure import BatchMatmulGroup, GemmGroup, header
 from benchmarks.minilm import Shape, inputs, shapes_in_disorder
 from benchmarks.models import COPIES, prepare_ftuner
 from benchmarks.results import save
-from benchmarks.run import console, environment
+from benchmarks.run import ROOT, command_of, console, environment
 from ftuner_tools.engines import FTuner
 from ftuner_tools.timing import Call, Runner, Settings, geomean, settle
 
-ROOT = Path(__file__).parent.parent
 KINDS = ("gemm", "bmm", "model")
 BEFORE, PRESENT = "before", "present"
 
@@ -99,7 +98,7 @@ class Server:
             "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(ROOT / "tools"))),
             "FTUNER_CACHE_DIR": str(cache),
         }
-        command = [sys.executable, "-m", "benchmarks.revisions", "serve", *arguments]
+        command = command_of("benchmarks.revisions", "serve", *arguments)
         self._process = subprocess.Popen(
             command, env=variables, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True,
@@ -181,9 +180,7 @@ def shown(kind: str, threads: int, ratios: Sequence[Ratio]) -> Table:
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
-@app.command("serve", hidden=True)
-def _serve(kind: str, set_name: str, threads: int) -> None:
-    serve(kind, set_name, threads)
+app.command(hidden=True)(serve)
 
 
 @app.command()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,12 +20,12 @@ from benchmarks.results import Document, load, summarise
 from ftuner_tools.engines import ENGINES
 from ftuner_tools.timing import SUBJECT, Settings
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 """A folder for each machine."""
 DEFAULT_PEERS = "numpy,torch,onnxruntime,openvino"
 QUICK_BUDGET_S = 0.1
 
-app = typer.Typer(add_completion=False, help=__doc__)
 console = Console()
 
 
@@ -74,12 +74,48 @@ def table(document: Document) -> Table:
     return shown
 
 
-def run_apart(module: str, arguments: Sequence[str], threads: int, out: Path) -> Document:
-    """Run a module in a process of its own, whose thread pools have one size; print the ratios and
-    the refused outputs of the document that it writes to `out`, and return it."""
-    command = [sys.executable, "-m", module, *arguments]
-    root = Path(__file__).parent.parent
-    subprocess.run(command, env=environment(threads), cwd=root, check=True)
+class CrashedError(Exception):
+    """A process ended without a result: the last line of its errors, or its exit status."""
+
+    def __init__(self, why: str, status: int = 1) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def command_of(module: str, *arguments: object, **options: object) -> list[str]:
+    """The command that runs a module. An option that is True is a flag; one that is False is left
+    out."""
+    given = {name: value for name, value in options.items() if value is not False}
+    flags = (f"--{name}" if x is True else f"--{name}={x}" for name, x in given.items())
+    return [sys.executable, "-m", module, *map(str, arguments), *flags]
+
+
+def result_apart(
+    command: Sequence[str], threads: int, limit_s: float | None = None, **variables: str
+) -> Any:
+    """What a command prints in its last line, as JSON, in a process whose thread pools have one
+    size. `variables`: of its environment, besides.
+
+    Raises:
+        CrashedError: it failed, or took longer than `limit_s`.
+    """
+    try:
+        done = subprocess.run(
+            command, env=environment(threads) | variables, cwd=ROOT, capture_output=True, text=True,
+            timeout=limit_s,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CrashedError(f"more than {limit_s:g} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise CrashedError(lines[-1], done.returncode)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def run_apart(command: Sequence[str], threads: int, out: Path) -> Document:
+    """Run a command in a process whose thread pools have one size; print the ratios and the refused
+    outputs of the document that it writes to `out`, and return it."""
+    subprocess.run(command, env=environment(threads), cwd=ROOT, check=True)
     document = load(out)
     console.print(table(document))
     for label, engine, reason in summarise(document).refused:
@@ -89,33 +125,30 @@ def run_apart(module: str, arguments: Sequence[str], threads: int, out: Path) ->
 
 def _run(request: Request) -> bool:
     """Measure in a fresh process; whether every output was right."""
-    arguments = [json.dumps(asdict(request))]
-    out = Path(request.out)
-    return not summarise(run_apart("benchmarks.measure", arguments, request.threads, out)).refused
+    command = command_of("benchmarks.measure", json.dumps(asdict(request)))
+    return not summarise(run_apart(command, request.threads, Path(request.out))).refused
 
 
-Peers = Annotated[str, typer.Option(help="Peers, by name, separated by commas.")]
-Threads = Annotated[str, typer.Option(help="Thread counts separated by commas; a process each.")]
-Out = Annotated[
-    str | None, typer.Option(help="JSON file; {threads} stands for the count of threads.")
-]
-Only = Annotated[str, typer.Option(help="Labels of cases to keep, separated by commas.")]
-Budget = Annotated[float | None, typer.Option(help="Seconds for each case and engine.")]
-Quick = Annotated[bool, typer.Option(help=f"A budget of {QUICK_BUDGET_S} s.")]
-Seed = Annotated[int, typer.Option(help="Seed of the operands and of the order of engines.")]
-
-
-def _measure(
-    kind: str,
-    set_name: str,
-    threads: str,
-    peers: str,
-    out: str | None,
-    only: str,
-    budget: float | None,
-    quick: bool,
-    seed: int,
+def main(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="gemm: dense layers with a constant weight and a dynamic m; bmm: batched products "
+            "of two inputs with a dynamic length."
+        ),
+    ],
+    set_name: Annotated[str, typer.Option("--set", help="A set of cases; all.")] = "all",
+    threads: Annotated[str, typer.Option(help="Thread counts; a process each.")] = "1",
+    peers: Annotated[str, typer.Option(help="Peers, by name.")] = DEFAULT_PEERS,
+    out: Annotated[
+        str | None, typer.Option(help="JSON file; {threads} stands for the count of threads.")
+    ] = None,
+    only: Annotated[str, typer.Option(help="Labels of cases to keep.")] = "",
+    budget: Annotated[float | None, typer.Option(help="Seconds for each case and engine.")] = None,
+    quick: Annotated[bool, typer.Option(help=f"A budget of {QUICK_BUDGET_S} s.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the operands and of the order of engines.")] = 0,
 ) -> None:
+    """Measure products, print and save the results as JSON."""
     names = (SUBJECT, *(name for name in peers.split(",") if name and name != SUBJECT))
     unknown = [name for name in names if name not in ENGINES]
     if unknown:
@@ -142,37 +175,5 @@ def _measure(
         raise typer.Exit(1)
 
 
-@app.command()
-def gemm(
-    set_name: Annotated[
-        str, typer.Option("--set", help="mlp, deepbench, dietcode, inductor, all.")
-    ],
-    threads: Threads = "1",
-    peers: Peers = DEFAULT_PEERS,
-    out: Out = None,
-    only: Only = "",
-    budget: Budget = None,
-    quick: Quick = False,
-    seed: Seed = 0,
-) -> None:
-    """Dense layers with a constant weight and a dynamic m."""
-    _measure("gemm", set_name, threads, peers, out, only, budget, quick, seed)
-
-
-@app.command()
-def bmm(
-    set_name: Annotated[str, typer.Option("--set", help="dietcode, mlp, all.")] = "all",
-    threads: Threads = "1",
-    peers: Peers = DEFAULT_PEERS,
-    out: Out = None,
-    only: Only = "",
-    budget: Budget = None,
-    quick: Quick = False,
-    seed: Seed = 0,
-) -> None:
-    """Batched products of two inputs with a dynamic length."""
-    _measure("bmm", set_name, threads, peers, out, only, budget, quick, seed)
-
-
 if __name__ == "__main__":
-    app()
+    typer.run(main)

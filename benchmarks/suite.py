@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import typer
 
 from benchmarks.results import Document, save
-from benchmarks.run import console, results_here, run_apart
+from benchmarks.run import command_of, console, results_here, run_apart
 from ftuner_tools.timing import Settings
 
 BUDGET_S = 0.3
@@ -63,13 +63,10 @@ class Suite:
                 settings = Settings(budget_s_per_engine=budget)
                 save(self.measured(count, names, labels, settings), out)
                 continue
-            arguments = [
-                "--worker", "--threads", str(count), "--only", only, "--peers", ",".join(names),
-                "--budget", str(budget), "--results", str(folder),
-            ]  # fmt: skip
-            _print_unprepared(run_apart(self.module, arguments, count, out))
-
-
-def _print_unprepared(document: dict[str, Any]) -> None:
-    for file, engines in document.get("unprepared", {}).items():
-        console.print(f"[red]not prepared[/red] {file} by {', '.join(engines)}")
+            command = command_of(
+                self.module, worker=True, threads=count, only=only, peers=",".join(names),
+                budget=budget, results=folder,
+            )  # fmt: skip
+            document = run_apart(command, count, out)
+            for file, engines in document.get("unprepared", {}).items():
+                console.print(f"[red]not prepared[/red] {file} by {', '.join(engines)}")

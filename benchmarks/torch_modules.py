@@ -10,8 +10,6 @@ import importlib
 import json
 import random
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +26,7 @@ import ftuner
 from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.results import compared, save
-from benchmarks.run import console, environment, results_here
+from benchmarks.run import CrashedError, command_of, console, result_apart, results_here
 from benchmarks.torch_module_cases import CASES, Arguments, Case, Shape
 from ftuner_tools.timing import ATOL, RTOL, SUBJECT, Settings, geomean, measure
 
@@ -178,18 +176,15 @@ def _call(case: Case, run: Run, given: Callable[[], Arguments]) -> Callable[[], 
 
 def _apart(name: str, engines: str, threads: int, budget: float, warm: bool) -> dict[str, Any]:
     """The result of one case, found in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.torch_modules", "--worker", name,
-               "--engines", engines, "--threads", str(threads),
-               "--budget", str(budget)]  # fmt: skip
+    command = command_of(
+        "benchmarks.torch_modules", worker=name, engines=engines, threads=threads, budget=budget
+    )
     with tempfile.TemporaryDirectory() as folder:
         fresh = {} if warm else {"TORCHINDUCTOR_CACHE_DIR": folder, "FTUNER_CACHE_DIR": folder}
-        done = subprocess.run(
-            command, env=environment(threads) | fresh, cwd=Path(__file__).parents[1],
-            capture_output=True, text=True,
-        )  # fmt: skip
-    if done.returncode:
-        return {"crashed": (done.stderr.strip().splitlines() or [str(done.returncode)])[-1]}
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        try:
+            found: dict[str, Any] = result_apart(command, threads, **fresh)
+        except CrashedError as error:
+            found = {"crashed": str(error)}
     return found
 
 

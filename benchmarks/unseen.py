@@ -12,7 +12,6 @@ import importlib
 import math
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ from benchmarks import machine, minilm
 from benchmarks.measure import header
 from benchmarks.onnx_models import BERT_BASE, LLAMA_BLOCK, write_decoder, write_encoder
 from benchmarks.results import load, save
-from benchmarks.run import console, environment, results_here
+from benchmarks.run import ROOT, command_of, console, environment, results_here
 from benchmarks.vision.reading import ppocr
 from benchmarks.vision.writing import Size
 from benchmarks.vision.zoo import NETWORKS, Picture
@@ -245,13 +244,11 @@ def main(
     for name in wanted:
         for number in (int(part) for part in threads.split(",")):
             out = (results or results_here()).resolve() / f"{KIND}-{name}-t{number}.json"
-            command = [
-                sys.executable, "-m", "benchmarks.unseen", "--worker", str(out), "--models", name,
-                "--threads", str(number), "--peers", peers, "--shapes", str(shapes),
-                "--seed", str(seed), "--clock", clock,
-            ]  # fmt: skip
-            root = Path(__file__).parent.parent
-            run_process(command, env=environment(number), cwd=root, check=True)
+            command = command_of(
+                "benchmarks.unseen", worker=out, models=name, threads=number, peers=peers,
+                shapes=shapes, seed=seed, clock=clock,
+            )  # fmt: skip
+            run_process(command, env=environment(number), cwd=ROOT, check=True)
             for case in load(out)["cases"]:
                 console.print(_line(name, number, case), highlight=False, soft_wrap=True)
 

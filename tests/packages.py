@@ -23,6 +23,7 @@ from ftuner.core.version import VERSION
 
 MOST_BYTES = {".whl": 3 << 20, ".gz": 6 << 20}
 UNWANTED = re.compile(r"__pycache__|\.pyc$|_cache/|\.hypothesis|\.so$|\.jsonl|\.venv")
+IN_SOURCES = ("README.md", "LICENSE", "CHANGELOG.md", "docs/index.md", "tests/packages.py")
 IN_BOTH = ("py.typed", "hardware/machines/h200.toml")
 PRODUCT = """
 import numpy as np, ftuner
@@ -57,13 +58,7 @@ def check(package: Path) -> None:
     else:
         with tarfile.open(package) as archive:
             names = archive.getnames()
-        for wanted in (
-            "README.md",
-            "LICENSE",
-            "CHANGELOG.md",
-            "docs/index.md",
-            "tests/packages.py",
-        ):
+        for wanted in IN_SOURCES:
             assert any(name.endswith(f"/{wanted}") for name in names), wanted
     for wanted in IN_BOTH:
         assert any(name.endswith(f"ftuner/{wanted}") for name in names), wanted

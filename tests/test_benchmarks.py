@@ -2,9 +2,11 @@
 
 import json
 import random
+import sys
 import threading
 from dataclasses import asdict
 from itertools import pairwise
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -14,7 +16,7 @@ from benchmarks.cases import MAX_COPIES, MAX_ROTATED_BYTES, BatchMatmul, rotatio
 from benchmarks.cases import select as select_cases
 from benchmarks.machine import Machine
 from benchmarks.measure import Request
-from benchmarks.run import environment, table
+from benchmarks.run import CrashedError, command_of, environment, result_apart, table
 
 from ftuner_tools import compact
 from ftuner_tools.engines import Engine, NumPy
@@ -108,6 +110,33 @@ def fakes(monkeypatch):
     NoWork.asked.clear()
     here = Machine("Some CPU", "x86_64", "Linux", 2, {"L1": 1 << 15, "L2": 1 << 19})
     monkeypatch.setattr(measure.machine, "describe", lambda: here)
+
+
+# processes
+
+
+def test_a_process_gives_the_json_of_its_last_line():
+    said = "import os; print('first'); print(os.environ['OMP_NUM_THREADS'] + os.environ['MORE'])"
+    assert result_apart([sys.executable, "-c", said], 2, MORE="3") == 23
+
+
+@pytest.mark.parametrize(
+    ("code", "limit_s", "why", "status"),
+    [
+        ("import sys; sys.exit('a line\\nthe last one')", None, "the last one", 1),
+        ("import os; os.abort()", None, "exit status -6", -6),
+        ("import time; time.sleep(60)", 0.1, "more than 0.1 s", 1),
+    ],
+)
+def test_a_process_that_fails_says_why(code, limit_s, why, status):
+    with pytest.raises(CrashedError) as caught:
+        result_apart([sys.executable, "-c", code], 1, limit_s)
+    assert (str(caught.value), caught.value.status) == (why, status)
+
+
+def test_options_of_a_command():
+    found = command_of("module", "of", 2, flag=True, none=False, path=Path("a b"), empty="")
+    assert found[1:] == ["-m", "module", "of", "2", "--flag", "--path=a b", "--empty="]
 
 
 # cases

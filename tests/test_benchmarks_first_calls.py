@@ -39,7 +39,7 @@ def test_medians_over_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[str] = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        seeds.append(command[-1])
+        seeds.append(command[-1].removeprefix("--seed="))
         slow = 100.0 if len(seeds) == 2 else 1.0
         calls = [slow * len(seeds), *[9.0] * (first_calls.CALLS - 2), 1.0 / slow]
         return subprocess.CompletedProcess(command, 0, json.dumps({"1x1": calls}))

@@ -164,7 +164,7 @@ def test_requests_of_unequal_length_are_given_to_any_varlen_attn():
         operands = Operands(bench, case)
         for function in (by_flag, by_window, grouped):
             for number, call in enumerate(operands.varlen(function)):
-                assert operands.error(call(), number, False) < 1.0
+                assert operands.error(call, number) < 1.0
 
 
 def test_grouped_products_of_pytorch_are_right():
@@ -191,7 +191,7 @@ def test_grouped_products_of_pytorch_are_right():
 def test_the_workloads_fit_the_caches_they_should_not():
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from benchmarks.gpu_cases import MAX_COPIES, bmm_cases, gemm_cases
+    from benchmarks.gpu_cases import MAX_COPIES, bmm_cases, gemm_cases, rotated
     from benchmarks.gpu_groups import grouped_cases
 
     l2_bytes = 50 << 20
@@ -199,7 +199,7 @@ def test_the_workloads_fit_the_caches_they_should_not():
     assert len(cases) > 300
     assert len({case.label for case in cases}) == len(cases)
     for case in cases:
-        copies = case.copies(l2_bytes)
+        copies = rotated(case.bytes, l2_bytes)
         assert copies >= 2
         assert copies == MAX_COPIES or copies * case.bytes > 3 * l2_bytes
     assert json.dumps([case.label for case in cases])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,22 +116,34 @@ MODULES = {module_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 NAMES = {module for module in MODULES if "." in module}
 
 
-def imports_of(module: str) -> set[str]:
-    """Modules of ours that a module imports, wherever in its text, by statement or by name."""
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+@cache
+def names_of(module: str) -> set[str]:
+    """Modules that a module imports, wherever in its text, by statement or, if it is ours, by
+    name."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(module)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} has a relative import"
             assert node.module is not None
             for alias in node.names:
+                assert alias.name != "*", f"{module} imports all names of {node.module}"
                 inner = f"{node.module}.{alias.name}"
                 found.add(inner if inner in MODULES else node.module)
         elif isinstance(node, ast.Constant) and node.value in NAMES:
             assert isinstance(node.value, str)
             found.add(node.value)
-    return {name for name in found if name.split(".")[0] == "ftuner"}
+    return found
+
+
+def imports_of(module: str) -> set[str]:
+    """Those that are ours."""
+    return {name for name in names_of(module) if name.split(".")[0] == "ftuner"}
 
 
 def test_every_layer_is_known() -> None:
@@ -153,7 +166,7 @@ def test_core_stands_alone(module: str) -> None:
 def test_one_module_knows_the_system() -> None:
     """What only some systems have is asked for where the fall-back is, too."""
     for module in MODULES.keys() - OF_THE_SYSTEM:
-        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(module)):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in OF_SOME_SYSTEMS, f"{module}:{node.lineno}: {node.attr}"
                 assert ast.unparse(node) != "sys.platform", f"{module}:{node.lineno}"
@@ -161,12 +174,8 @@ def test_one_module_knows_the_system() -> None:
 
 def test_the_tools_are_not_imported() -> None:
     """They import ftuner; `cli/routing.py` looks for them by name."""
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom):
-                names = [node.module or ""]
-            assert not [name for name in names if name.startswith("ftuner_tools")], module
+    for module in MODULES:
+        assert not [name for name in names_of(module) if name.startswith("ftuner_tools")], module
 
 
 def test_no_cycles() -> None:
@@ -190,8 +199,7 @@ def test_no_cycles() -> None:
 def test_packages_do_nothing(module: str) -> None:
     """An `__init__` hands names on, some of them when they are first asked for."""
     allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.Expr)
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    for node in tree.body:
+    for node in tree_of(module).body:
         lazy = isinstance(node, ast.FunctionDef) and node.name in ("__getattr__", "__dir__")
         typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
         assert isinstance(node, allowed) or lazy or typing, ast.unparse(node)
@@ -213,23 +221,15 @@ def test_devices_have_files_of_the_same_names() -> None:
 
 def test_frozen_dataclasses_compile_nothing() -> None:
     """Only `core.frozen` has the decorator of `dataclasses` for them."""
-    for module, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+    for module in MODULES:
         frozen = [
             node
-            for node in ast.walk(tree)
+            for node in ast.walk(tree_of(module))
             if isinstance(node, ast.ClassDef)
             for decorator in map(ast.unparse, node.decorator_list)
             if decorator.startswith("dataclass(frozen=True")
         ]
         assert not frozen or "ftuner.core.frozen" in imports_of(module), module
-
-
-def test_no_star_imports() -> None:
-    for module, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                assert all(alias.name != "*" for alias in node.names), module
 
 
 @pytest.mark.alone

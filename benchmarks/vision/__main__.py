@@ -22,7 +22,7 @@ from benchmarks.agreeing import run_agreeing
 from benchmarks.cases import rotation_copies
 from benchmarks.measure import header
 from benchmarks.results import save
-from benchmarks.run import console, environment, results_here, run_apart
+from benchmarks.run import command_of, console, environment, results_here, run_apart
 from benchmarks.vision.convolutions import (
     FIRST,
     KINDS,
@@ -186,13 +186,12 @@ def run_job(job: Job, model: str) -> None:
 
 
 def _started(job: Job, model: str = "") -> None:
-    arguments = [
-        "--worker", f"{job.kind}:{job.name}",
-        "--threads", str(job.threads), "--peers", ",".join(job.peers), "--layout", job.layout,
-        "--budget", str(job.budget_s), "--only", ",".join(job.only), "--model", model,
-        "--results", str(job.results),
-    ]  # fmt: skip
-    run_apart("benchmarks.vision", arguments, job.threads, job.out)
+    command = command_of(
+        "benchmarks.vision", worker=f"{job.kind}:{job.name}", threads=job.threads,
+        peers=",".join(job.peers), layout=job.layout, budget=job.budget_s, only=",".join(job.only),
+        model=model, results=job.results,
+    )  # fmt: skip
+    run_apart(command, job.threads, job.out)
 
 
 def _first(path: Path, name: str, threads: int, results: Path) -> None:

@@ -6,8 +6,6 @@
 import importlib
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +14,7 @@ import numpy as np
 import typer
 
 from benchmarks.first_calls import FirstCall, seconds_of_calls
-from benchmarks.run import environment
+from benchmarks.run import command_of, result_apart
 from benchmarks.vision.zoo import NETWORKS, Picture
 
 TRIES = 3
@@ -48,14 +46,11 @@ def here(
 
 def first_pictures(path: Path, network: str, threads: int) -> Mapping[str, FirstCall]:
     """Medians over several processes of a network in a file, by the picture's label."""
-    tries: list[dict[str, list[float]]] = []
-    for seed in range(TRIES):
-        command = [sys.executable, "-m", "benchmarks.vision.first_pictures", str(path), network,
-                   "--threads", str(threads), "--seed", str(seed)]  # fmt: skip
-        done = subprocess.run(command, env=environment(threads), check=True, text=True,
-                              cwd=Path(__file__).parents[2], stdout=subprocess.PIPE)  # fmt: skip
-        tries.append(json.loads(done.stdout))
-    return FirstCall.medians(tries)
+    module = "benchmarks.vision.first_pictures"
+    commands = (
+        command_of(module, path, network, threads=threads, seed=seed) for seed in range(TRIES)
+    )
+    return FirstCall.medians([result_apart(command, threads) for command in commands])
 
 
 def main(

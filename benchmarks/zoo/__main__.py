@@ -8,7 +8,6 @@ A line says what passes recognise in a file, and what they leave written out.
 
 import json
 import resource
-import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import typer
 from benchmarks import machine
 from benchmarks.measure import header
 from benchmarks.results import Document, load, save
-from benchmarks.run import console, environment, results_here
+from benchmarks.run import CrashedError, command_of, console, result_apart, results_here
 from benchmarks.zoo.architecture import SIZES
 from benchmarks.zoo.checking import RIGHT, UNCOUNTED, checked
 from benchmarks.zoo.exporting import ExportError
@@ -71,20 +70,17 @@ def _within_memory() -> None:
 
 def _apart(name: str, job: Job) -> dict[str, Any]:
     """The result of one architecture, found in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.zoo", "--worker", name, "--size", job.size,
-               "--variant", job.variant, "--threads", str(job.threads),
-               "--budget", str(job.budget_s)]  # fmt: skip
-    done = subprocess.run(
-        [*command, "--check"] if job.check else command, env=environment(job.threads),
-        cwd=Path(__file__).parents[2], capture_output=True, text=True,
+    command = command_of(
+        "benchmarks.zoo", worker=name, size=job.size, variant=job.variant, threads=job.threads,
+        budget=job.budget_s, check=job.check,
     )  # fmt: skip
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    try:
+        found: dict[str, Any] = result_apart(command, job.threads)
+        return found
+    except CrashedError as error:
         row = ARCHITECTURES[name]
         return {"label": name, "kind": row.kind, "held_out": row.held_out, "verdict": "crashed",
-                "why": lines[-1]}  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+                "why": str(error)}  # fmt: skip
 
 
 def _summary(document: Document) -> str:

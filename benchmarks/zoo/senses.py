@@ -77,11 +77,6 @@ def segformer(size: Size) -> Fields:
             "num_attention_heads": [1, 1, 3, 3], "decoder_hidden_size": size.hidden}  # fmt: skip
 
 
-def poolformer(size: Size) -> Fields:
-    found = pyramid(size)
-    return {"hidden_sizes": found["widths"], "depths": found["depths"]}
-
-
 def pvt(size: Size) -> Fields:
     found = pyramid(size)
     return {"hidden_sizes": found["widths"], "depths": [1, 1, 1, 1],
@@ -190,7 +185,7 @@ ROWS = (
          "width_coefficient": s.hidden / 384, "depth_coefficient": 0.5,
          "hidden_dim": 640 * s.hidden // 192}),
     seen("segformer", "Segformer", segformer, model="ForSemanticSegmentation", outputs=LOGITS),
-    seen("poolformer", "PoolFormer", poolformer),
+    seen("poolformer", "PoolFormer", convnext),
     seen("pvt", "Pvt", pvt, inputs=square(224)),
     seen("pvt-v2", "PvtV2", pvt),
     seen("cvt", "Cvt", lambda s: {"embed_dim": [s.hidden // 2, s.hidden], "num_heads": [1, 3],

@@ -1,6 +1,6 @@
 """Encoders of text, and networks from one text to another."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.zoo.architecture import Architecture, Fields, Input, Size
@@ -28,12 +28,20 @@ def usual(size: Size, **others: Any) -> Fields:
 
 def encoder(
     name: str, prefix: str, inputs: Mapping[str, Input] = TOKENS, model: str = "Model",
-    outputs: tuple[str, ...] = ("last_hidden_state",), least: int = 1, **others: Any,
+    outputs: tuple[str, ...] = ("last_hidden_state",), least: int = 1,
+    fields: Callable[[Size], Fields] = usual, given: Fields | None = None, **others: Any,
 ) -> Architecture:  # fmt: skip
     """An encoder whose class and configuration begin with `prefix`."""
     return Architecture(name, "encoder", f"{prefix}{model}", f"{prefix}Config",
-                        lambda size: usual(size, **others), inputs, outputs,
+                        lambda size: {**fields(size), **others}, inputs, outputs, given=given or {},
                         least={"length": least})  # fmt: skip
+
+
+def between_texts(name: str, prefix: str, fields: Callable[[Size], Fields]) -> Architecture:
+    """An encoder and a decoder."""
+    return Architecture(name, "encoder-decoder", f"{prefix}ForConditionalGeneration",
+                        f"{prefix}Config", fields, TOKENS | TARGETS, ("logits",),
+                        given={"use_cache": False})  # fmt: skip
 
 
 def translator(name: str, prefix: str, **others: Any) -> Architecture:
@@ -51,9 +59,7 @@ def translator(name: str, prefix: str, **others: Any) -> Architecture:
             **others,
         }
 
-    return Architecture(name, "encoder-decoder", f"{prefix}ForConditionalGeneration",
-                        f"{prefix}Config", fields, TOKENS | TARGETS, ("logits",),
-                        given={"use_cache": False})  # fmt: skip
+    return between_texts(name, prefix, fields)
 
 
 def t5(name: str, prefix: str, **others: Any) -> Architecture:
@@ -67,9 +73,7 @@ def t5(name: str, prefix: str, **others: Any) -> Architecture:
             **others,
         }  # fmt: skip
 
-    return Architecture(name, "encoder-decoder", f"{prefix}ForConditionalGeneration",
-                        f"{prefix}Config", fields, TOKENS | TARGETS, ("logits",),
-                        given={"use_cache": False})  # fmt: skip
+    return between_texts(name, prefix, fields)
 
 
 def distilbert(size: Size) -> Fields:
@@ -131,15 +135,11 @@ ROWS = (
     encoder("splinter", "Splinter"),
     encoder("canine", "Canine", local_transformer_stride=16, num_hash_buckets=1024,
             least=16),
-    Architecture("distilbert", "encoder", "DistilBertModel", "DistilBertConfig", distilbert,
-                 TOKENS, ("last_hidden_state",)),
-    Architecture("mobilebert", "encoder", "MobileBertModel", "MobileBertConfig", mobilebert,
-                 TOKENS, ("last_hidden_state",)),
-    Architecture("funnel", "encoder", "FunnelModel", "FunnelConfig", funnel, TOKENS,
-                 ("last_hidden_state",)),
-    Architecture("xlnet", "encoder", "XLNetModel", "XLNetConfig", xlnet, TOKENS,
-                 ("last_hidden_state",), given={"use_mems": False}),
-    Architecture("xlm", "encoder", "XLMModel", "XLMConfig", xlm, TOKENS, ("last_hidden_state",)),
+    encoder("distilbert", "DistilBert", fields=distilbert),
+    encoder("mobilebert", "MobileBert", fields=mobilebert),
+    encoder("funnel", "Funnel", fields=funnel),
+    encoder("xlnet", "XLNet", fields=xlnet, given={"use_mems": False}),
+    encoder("xlm", "XLM", fields=xlm),
     translator("bart", "Bart"),
     translator("mbart", "MBart"),
     translator("pegasus", "Pegasus"),

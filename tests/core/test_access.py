@@ -338,16 +338,13 @@ def test_addresses_are_those_of_the_definition(
 ) -> None:
     nest, results = application
     operands = tuple(
-        data.draw(layouts(TensorType(o.dtype, _static(o.shape)))) for o in nest.operands
+        data.draw(layouts(TensorType(o.dtype, tuple(evaluate(n, {}) for n in o.shape))))
+        for o in nest.operands
     )
     targets = [data.draw(layouts(r)) for r in results]
     kernel = assert_same_addresses(replace(nest, operands=operands), targets)
     assert len(kernel.kept) <= len(nest.kept)
     assert len(kernel.reduced) <= len(nest.reduced)
-
-
-def _static(shape: Sequence[Dim]) -> tuple[int, ...]:
-    return tuple(evaluate(n, {}) for n in shape)
 
 
 @settings(max_examples=30)

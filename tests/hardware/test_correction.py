@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -212,16 +212,11 @@ def test_other_documents_are_refused(given: Any) -> None:
 def test_damaged_documents_are_refused_or_give_finite_factors() -> None:
     """Each entry in turn is something else."""
 
-    def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        found = [path] if path else []
+    def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, (dict, list)):
-            for key, item in items:
-                found += places(item, (*path, key)) if item_is_nested(item) else [(*path, key)]
-        return found
-
-    def item_is_nested(item: Any) -> bool:
-        return isinstance(item, (dict, list))
+            for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+                yield (*path, key)
+                yield from places(item, (*path, key))
 
     accepted = 0
     for path in places(document()):

@@ -39,30 +39,23 @@ def _middle(model: Model, random: Random) -> str:
     return random.choice(named)
 
 
+def _of_dims(field: str, value: str | int) -> Hole:
+    """Each symbol becomes a value."""
+
+    def change(model: Model, _: Random) -> None:
+        for dim in list(_dims(model)):
+            setattr(dim, field, value)
+
+    return change
+
+
+empty_dim_params, one_symbol = _of_dims("dim_param", ""), _of_dims("dim_param", "N")
+negative_dims, zero_dims = _of_dims("dim_value", -1), _of_dims("dim_value", 0)
+
+
 def unnamed_dims(model: Model, _: Random) -> None:
     for dim in list(_dims(model)):
         dim.ClearField("dim_param")
-
-
-def empty_dim_params(model: Model, _: Random) -> None:
-    for dim in list(_dims(model)):
-        dim.dim_param = ""
-
-
-def negative_dims(model: Model, _: Random) -> None:
-    for dim in list(_dims(model)):
-        dim.dim_value = -1
-
-
-def zero_dims(model: Model, _: Random) -> None:
-    for dim in list(_dims(model)):
-        dim.dim_value = 0
-
-
-def one_symbol(model: Model, _: Random) -> None:
-    """The extents are not equal."""
-    for dim in list(_dims(model)):
-        dim.dim_param = "N"
 
 
 def odd_symbols(model: Model, random: Random) -> None:
@@ -266,17 +259,3 @@ def an_optional_input_in_the_middle(model: Model, _: Random) -> None:
     clip = helper.make_node("Clip", [node.input[0], "", "limit"], ["clipped"])
     node.input[0] = "clipped"
     model.graph.node.insert(place, clip)
-
-
-HOLES: tuple[Hole, ...] = (
-    unnamed_dims, empty_dim_params, negative_dims, zero_dims, one_symbol, odd_symbols,
-    symbols_that_are_sums, symbols_that_are_numbers, inputs_without_shape, an_input_without_type,
-    wrong_value_info, contradicting_value_info, value_info_of_nothing, value_info_of_an_input,
-    outputs_without_shape, outputs_of_wrong_rank, outputs_of_wrong_extents,
-    outputs_of_wrong_dtype, a_dead_branch, a_dead_product, a_dead_unknown_node,
-    unused_initialisers, an_unused_input, initialisers_as_inputs,
-    initialisers_as_inputs_of_ir_3, initialisers_as_inputs_of_wrong_shape, equal_names_of_nodes,
-    an_initialiser_twice, an_output_twice, a_tensor_made_twice, an_input_twice,
-    an_initialiser_named_as_an_output, nodes_in_no_order, nodes_backwards, odd_names,
-    names_that_are_left_out_at_the_end, an_optional_input_in_the_middle,
-)  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
 from tests.holes.bases import Array, Feeds
@@ -9,62 +10,66 @@ from tests.holes.bases import Array, Feeds
 FeedHole = Callable[[Feeds, Random], None]
 INDICES = ("ids", "input_ids", "positions", "target", "decoder_input_ids")
 MASKS = ("mask", "attention_mask", "lengths")
+LONG = (*INDICES, *MASKS[:2])
+"""Those with an axis of positions."""
 
 
-def _changed(feeds: Feeds, names: tuple[str, ...], change: Callable[[Array], Array]) -> None:
-    for name in set(names) & set(feeds):
-        feeds[name] = change(feeds[name].copy())
+def _changing(names: tuple[str, ...], change: Callable[[Array, Random], Array]) -> FeedHole:
+    """Those of some inputs that there are."""
+
+    def changed(feeds: Feeds, random: Random) -> None:
+        for name in set(names) & set(feeds):
+            feeds[name] = change(feeds[name].copy(), random)
+
+    return changed
+
+
+def _first(*values: int) -> Callable[[Array, Random], Array]:
+    """The first element is one of some values."""
+
+    def changed(x: Array, random: Random) -> Array:
+        x.reshape(-1)[:1] = values[0] if len(values) == 1 else random.choice(values)
+        return x
+
+    return changed
+
+
+def _one(change: Callable[[Array, Random], Any]) -> FeedHole:
+    """Any of the inputs."""
+
+    def changed(feeds: Feeds, random: Random) -> None:
+        name = random.choice(sorted(feeds))
+        feeds[name] = change(feeds[name], random)
+
+    return changed
+
+
+def _hidden(mask: Array, _: Random) -> Array:
+    mask[:1] = 0
+    return mask
 
 
 def nothing(_: Feeds, __: Random) -> None:
     """As it should be."""
 
 
-def no_key_is_seen(feeds: Feeds, _: Random) -> None:
-    _changed(feeds, MASKS, np.zeros_like)
-
-
-def no_key_of_the_first_is_seen(feeds: Feeds, _: Random) -> None:
-    def hidden(mask: Array) -> Array:
-        mask[:1] = 0
-        return mask
-
-    _changed(feeds, MASKS, hidden)
-
-
-def odd_masks(feeds: Feeds, _: Random) -> None:
-    """Neither zero nor one."""
-    _changed(feeds, MASKS, lambda mask: mask * 7 - 3)
-
-
-def _first_index(feeds: Feeds, index: int) -> None:
-    def changed(x: Array) -> Array:
-        x.reshape(-1)[:1] = index
-        return x
-
-    _changed(feeds, INDICES, changed)
-
-
-def indices_from_the_end(feeds: Feeds, _: Random) -> None:
-    """Which a Gather of ONNX takes."""
-    _first_index(feeds, -1)
-
-
-def indices_beyond(feeds: Feeds, random: Random) -> None:
-    _first_index(feeds, random.choice((100_000, 2**31, 2**63 - 1)))
-
-
-def indices_before(feeds: Feeds, random: Random) -> None:
-    _first_index(feeds, random.choice((-100_000, -(2**31) - 1, -(2**63))))
-
-
-def longer_than_positions(feeds: Feeds, _: Random) -> None:
-    """Every extent but the first is three times as long, which positions may not reach."""
-
-    def longer(x: Array) -> Array:
-        return np.concatenate([x] * 3, axis=1)
-
-    _changed(feeds, (*INDICES, *MASKS[:2]), longer)
+no_key_is_seen = _changing(MASKS, lambda mask, _: np.zeros_like(mask))
+no_key_of_the_first_is_seen = _changing(MASKS, _hidden)
+# Neither zero nor one.
+odd_masks = _changing(MASKS, lambda mask, _: mask * 7 - 3)
+# Which a Gather of ONNX takes.
+indices_from_the_end = _changing(INDICES, _first(-1))
+indices_beyond = _changing(INDICES, _first(100_000, 2**31, 2**63 - 1))
+indices_before = _changing(INDICES, _first(-100_000, -(2**31) - 1, -(2**63)))
+# Every extent but the first is three times as long, which positions may not reach.
+longer_than_positions = _changing(LONG, lambda x, _: np.concatenate([x] * 3, axis=1))
+no_length = _changing((*LONG, "rows", "sound"), lambda x, _: x[:, :0])
+one_input_without_batch = _one(lambda x, _: x[:0])
+one_input_is_longer = _one(lambda x, _: np.concatenate([x] * 2, axis=-1))
+another_rank = _one(lambda x, random: random.choice((x[None], x.reshape(-1))))
+another_dtype = _one(
+    lambda x, random: x.astype(random.choice(("int32", "float64", "bool", "complex64")))
+)
 
 
 def no_batch(feeds: Feeds, _: Random) -> None:
@@ -72,34 +77,10 @@ def no_batch(feeds: Feeds, _: Random) -> None:
         feeds[name] = x[:0]
 
 
-def no_length(feeds: Feeds, _: Random) -> None:
-    _changed(feeds, (*INDICES, *MASKS[:2], "rows", "sound"), lambda x: x[:, :0])
-
-
 def no_past(feeds: Feeds, _: Random) -> None:
     for name, x in feeds.items():
         if name.startswith("past"):
             feeds[name] = x[:, :, :0]
-
-
-def one_input_without_batch(feeds: Feeds, random: Random) -> None:
-    name = random.choice(sorted(feeds))
-    feeds[name] = feeds[name][:0]
-
-
-def one_input_is_longer(feeds: Feeds, random: Random) -> None:
-    name = random.choice(sorted(feeds))
-    feeds[name] = np.concatenate([feeds[name]] * 2, axis=-1)
-
-
-def another_rank(feeds: Feeds, random: Random) -> None:
-    name = random.choice(sorted(feeds))
-    feeds[name] = random.choice((feeds[name][None], feeds[name].reshape(-1)))
-
-
-def another_dtype(feeds: Feeds, random: Random) -> None:
-    name = random.choice(sorted(feeds))
-    feeds[name] = feeds[name].astype(random.choice(("int32", "float64", "bool", "complex64")))
 
 
 def strides(feeds: Feeds, _: Random) -> None:
@@ -124,11 +105,3 @@ def an_input_is_missing(feeds: Feeds, random: Random) -> None:
 
 def an_input_more(feeds: Feeds, _: Random) -> None:
     feeds["nothing of the name"] = np.zeros(3, np.float32)
-
-
-FEED_HOLES: tuple[FeedHole, ...] = (
-    nothing, no_key_is_seen, no_key_of_the_first_is_seen, odd_masks, indices_from_the_end,
-    indices_beyond, indices_before, longer_than_positions, no_batch, no_length, no_past,
-    one_input_without_batch, one_input_is_longer, another_rank, another_dtype, strides,
-    not_numbers, an_input_is_missing, an_input_more,
-)  # fmt: skip

@@ -5,20 +5,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from types import FunctionType, ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-from tests.holes import declarations, versions
+from tests.holes import declarations, feeding, versions
 from tests.holes.bases import BASES, Array, Base, Feeds, exported
-from tests.holes.feeding import FEED_HOLES
 
 import ftuner
 
 Run = Callable[[Feeds], list[Array]]
 ROUGHLY = {"rtol": 1e-3, "atol": 1e-4}
-MODEL_HOLES = {hole.__name__: hole for hole in (*declarations.HOLES, *versions.HOLES)}
-BESIDES = {hole.__name__: hole for hole in versions.BESIDES}
+
+
+def _holes_of(module: ModuleType) -> dict[str, Any]:
+    """The public functions that a module defines."""
+    return {
+        name: found for name, found in vars(module).items()
+        if isinstance(found, FunctionType) and found.__module__ == module.__name__
+        and not name.startswith("_")
+    }  # fmt: skip
+
+
+_VERSIONS = _holes_of(versions)
+BESIDES = {name: hole for name, hole in _VERSIONS.items() if name.startswith("beside")}
+MODEL_HOLES = _holes_of(declarations) | {n: x for n, x in _VERSIONS.items() if n not in BESIDES}
 REFUSED_BY_PEERS = (
     "The input tensor cannot be reshaped to the requested shape",
     "operand cannot broadcast on dim",
@@ -27,8 +40,7 @@ REFUSED_BY_PEERS = (
 """What onnxruntime does not run, and ftuner does: an extent of -1 of a tensor without elements that
 the other extents decide; products that broadcast 1 to 0; a sum of axes that are named alike and
 differ, for which it has planned the memory of one operand."""
-FEEDINGS = {hole.__name__: hole for hole in FEED_HOLES}
-ALL_HOLES = (*MODEL_HOLES, *BESIDES, *FEEDINGS)
+FEEDINGS = _holes_of(feeding)
 REFUSED = frozenset({
     "an_input_without_type", "a_dead_product", "a_dead_unknown_node",
     "an_initialiser_twice", "an_output_twice", "a_tensor_made_twice", "an_input_twice",
@@ -77,10 +89,10 @@ def judge(payload: tuple[str, Sequence[int]]) -> Verdict:
             (folder / versions.BESIDE).write_bytes(contents)
         _judge_model(f"{base.name}, {hole}", hole, model, base, whole, verdict, path)
     for seed in seeds:
-        for hole, feeding in FEEDINGS.items():
+        for hole, change in FEEDINGS.items():
             for number, given in enumerate(base.feeds):
                 feeds = dict(given)
-                feeding(feeds, Random(seed))
+                change(feeds, Random(seed))
                 what = f"{base.name}, {hole}, seed {seed}, feeds {number}"
                 _judge_run(what, loaded.run, whole, None, feeds, verdict)
     return verdict

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tests.holes.declarations import Hole, Model
+from tests.holes.declarations import Model
 
 BESIDE = "holes.bin"
 """The file that external data names."""
@@ -148,6 +148,9 @@ def _put_beside(model: Model) -> bytes:
     return data
 
 
+# Holes in a file beside the model: they change the model and return the contents of the file.
+
+
 def beside(model: Model) -> bytes:
     """As it should be."""
     return _put_beside(model)
@@ -176,19 +179,3 @@ def beside_without_lengths(model: Model) -> bytes:
         del tensor.external_data[:]
         tensor.external_data.extend(kept)
     return data
-
-
-BESIDES = (
-    beside, beside_truncated, beside_empty, beside_missing, beside_longer_than_its_tensors,
-    beside_without_lengths,
-)  # fmt: skip
-"""Holes in a file beside the model: they change the model and return the contents of the file."""
-
-HOLES: tuple[Hole, ...] = (
-    an_ir_version, no_ir_version, an_ir_version_of_later, an_opset, an_opset_of_later, no_opset,
-    no_opset_of_onnx, an_opset_twice, two_opsets, two_names_of_onnx, the_long_name_of_onnx,
-    opsets_of_others, a_function, a_function_that_is_not_there,
-    a_function_of_an_operator_of_onnx, a_constant_of_another_dtype, constants_as_numbers,
-    constants_as_nodes, a_constant_that_is_too_short, a_constant_that_is_too_long,
-    a_constant_of_bytes_and_numbers,
-)  # fmt: skip

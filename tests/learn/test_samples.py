@@ -82,7 +82,7 @@ def test_terms_that_did_not_exist_then_are_zero(tmp_path: Path) -> None:
         ({"level": "L9"}, "level is 'L9'"),
         ({"workers": 1}, "has more than 1 workers"),
         ({"workers": 0}, "workers is 0; expected an integer"),
-        ({"workers": 1 << 20}, "workers is 1048576; expected at most 4096"),
+        ({"workers": 1 << 20}, "workers is 1048576; expected an integer of 1 to 4096"),
         ({"workers": True}, "workers is True; expected an integer"),
         ({"problem": {"m": 8, "n": 768}}, "problem has the entries"),
         ({"problem": {"m": 8, "n": 768, "k": 1 << 60}}, "problem.k is"),
@@ -158,7 +158,7 @@ def test_lines_and_files_that_are_too_large(
     ("changes", "message"),
     [
         ({"kind": "other"}, "kind is 'other'"),
-        ({"schema": 2}, "schema is 2; this version reads 1"),
+        ({"schema": 2}, "schema is 2; expected 1, which this version reads"),
         ({"fingerprint": "0"}, "fingerprint is '0'"),
         ({"hardware": {"kind": "cpu"}}, "hardware lacks"),
         ({"versions": {"numpy": 2}}, "versions.numpy is 2"),

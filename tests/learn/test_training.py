@@ -271,7 +271,7 @@ def test_covers_of_any_size_have_features() -> None:
 
     def sample(m: int, segments: tuple[tuple[int, int], ...]) -> Sample:
         first = synthetic(NAME, shapes=SHAPES[:1]).samples[0]
-        plan = replace_plan(first, segments)
+        plan = first.plan._replace(segments=segments)
         return replace(first, problem=first.problem._replace(m=m), plan=plan)
 
     data = synthetic(NAME, shapes=SHAPES[:1])
@@ -280,10 +280,6 @@ def test_covers_of_any_size_have_features() -> None:
     found = table_of(Dataset(data.header, tuple(huge)))
     assert np.isfinite(found.cover).all()
     np.testing.assert_array_equal(found.cover[0], found.cover[1])
-
-
-def replace_plan(sample: Sample, segments: tuple[tuple[int, int], ...]) -> SamplePlan:
-    return sample.plan._replace(segments=segments)
 
 
 @settings(max_examples=150)

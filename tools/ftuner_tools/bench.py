@@ -124,14 +124,11 @@ def _label(case: Case) -> str:
 
 
 def _table(kind: str, document: dict[str, Any], peers: Sequence[str]) -> Table:
-    table = ratio_table(kind, document, "peer's time / ftuner's")
-    table.add_column("shape")
-    for name in peers:
-        table.add_column(name, justify="right")
-    for result in document["results"]:
-        ratios = [result["ratios"].get(name) for name in peers]
-        table.add_row(_label(result["case"]), *map(ratio_text, ratios))
-    table.add_section()
-    means = [document["geomean"][name] for name in peers]
-    table.add_row("geometric mean", *map(ratio_text, means))
-    return table
+    rows: list[Sequence[str] | None] = [
+        (_label(result["case"]), *(ratio_text(result["ratios"].get(name)) for name in peers))
+        for result in document["results"]
+    ]
+    means = (ratio_text(document["geomean"][name]) for name in peers)
+    rows += [None, ("geometric mean", *means)]
+    head = ("shape", *(f">{name}" for name in peers))
+    return ratio_table(kind, document, "peer's time / ftuner's", head, rows)

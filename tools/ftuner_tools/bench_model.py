@@ -76,27 +76,24 @@ def model(
 def _table(path: Path, document: dict[str, Any], peers: Sequence[str]) -> Table:
     from ftuner.core.units import duration
 
-    table = ratio_table(path.name, document, "peer's least time / ftuner's")
-    table.add_column("shapes", overflow="fold")
-    table.add_column("engine")
-    for column in ("least", "median", "ratio"):
-        table.add_column(column, justify="right")
+    rows: list[Sequence[str] | None] = []
     for result in document["results"]:
-        table.add_section()
+        rows.append(None)
         label = _label(result)
         for name in (SUBJECT, *peers):
             seconds = result["seconds"].get(name)
             times = ("-", "-") if seconds is None else map(duration, seconds.values())
             ratio = "" if name == SUBJECT else ratio_text(result["ratios"].get(name))
-            table.add_row(label, name, *times, ratio)
+            rows.append((label, name, *times, ratio))
             label = ""
     label = "geometric mean"
-    table.add_section()
+    rows.append(None)
     means = [(name, document["geomean"][name]) for name in peers]
     for name, ratio in (*means, ("the best peer", document["geomean_of_best"])):
-        table.add_row(label, name, "", "", ratio_text(ratio))
+        rows.append((label, name, "", "", ratio_text(ratio)))
         label = ""
-    return table
+    head = ("shapes", "engine", ">least", ">median", ">ratio")
+    return ratio_table(path.name, document, "peer's least time / ftuner's", head, rows)
 
 
 def _notes(document: dict[str, Any]) -> list[str]:

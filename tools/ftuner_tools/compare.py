@@ -148,36 +148,27 @@ def _run(bound: BindAll, feeds: dict[str, Array]) -> list[Array]:
 
 
 def _layer_table(losses: Sequence[Loss]) -> Table:
-    from rich.table import Table
+    from ftuner.report.tables import table
 
-    table = Table(title="relative errors of layers; the greatest increases", title_justify="left")
-    table.add_column("layer", overflow="fold")
-    for column in ("of what it reads", "of what it gives"):
-        table.add_column(column, justify="right")
-    for loss in losses:
-        table.add_row(loss.name, _shown(loss.before), _shown(loss.after))
-    return table
+    rows = [(loss.name, _shown(loss.before), _shown(loss.after)) for loss in losses]
+    title = "relative errors of layers; the greatest increases"
+    return table(title, ("layer", ">of what it reads", ">of what it gives"), rows)
 
 
 def _table(title: str, outputs: Sequence[dict[str, Any]]) -> Table:
-    from rich.table import Table
+    from ftuner.report.tables import table
 
-    table = Table(title=title, title_justify="left")
-    for column in ("output", "dtype", "shape"):
-        table.add_column(column, overflow="fold")
-    for column in ("max absolute error", "max relative error", "error of the norm"):
-        table.add_column(column, justify="right")
-    table.add_column("within")
+    errors = {"absolute": ">max absolute error", "relative": ">max relative error",
+              "norm": ">error of the norm"}  # fmt: skip
+    rows = []
     for entry in outputs:
         verdict = "yes" if entry["within"] else "no"
         if entry["why"]:
             verdict = f"{verdict}: {entry['why']}"
-        table.add_row(
-            entry["name"], entry["dtype"], shape_text(entry["shape"]),
-            _shown(entry["absolute"]), _shown(entry["relative"]),
-            _shown(entry["norm"]), verdict,
-        )  # fmt: skip
-    return table
+        numbers = (_shown(entry[name]) for name in errors)
+        shape = shape_text(entry["shape"])
+        rows.append((entry["name"], entry["dtype"], shape, *numbers, verdict))
+    return table(title, ("output", "dtype", "shape", *errors.values(), "within"), rows)
 
 
 def _shown(error: float | None) -> str:

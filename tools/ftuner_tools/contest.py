@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ftuner import errors
@@ -111,17 +111,16 @@ def ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def ratio_table(subject: str, document: Document, ratio: str) -> Table:
-    """A table without columns. Its title has the subject and the number of threads, its caption
-    the meaning of `ratio` and the versions."""
-    from rich.table import Table
-
+def ratio_table(
+    subject: str, document: Document, ratio: str, head: Sequence[str],
+    rows: Iterable[Sequence[str] | None],
+) -> Table:  # fmt: skip
+    """A table as `ftuner.report.tables.table`. Its title has the subject and the number of threads,
+    its caption the meaning of `ratio` and the versions."""
     from ftuner.core.units import count
+    from ftuner.report.tables import table
 
     versions = ", ".join(f"{name} {v}" for name, v in document["versions"].items())
-    return Table(
-        title=f"{subject} on {count(document['threads'], 'thread')}",
-        title_justify="left",
-        caption=f"ratio: {ratio}; {versions}",
-        caption_justify="left",
-    )
+    title = f"{subject} on {count(document['threads'], 'thread')}"
+    caption = f"ratio: {ratio}; {versions}"
+    return table(title, head, rows, caption=caption, caption_justify="left")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ftuner.cli import options, output
-from ftuner.core.units import count, duration
+from ftuner.core.units import count, duration, optional
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,11 +80,7 @@ def _outputs_table(described: Sequence[dict[str, Any]]) -> Table:
 
     rows = [
         (entry["name"], entry["dtype"], output.shape_text(entry["shape"]),
-         *(_shown(entry[what]) for what in ("min", "mean", "max")))
+         *(optional(entry[what], "{:.6g}".format, "-") for what in ("min", "mean", "max")))
         for entry in described
     ]  # fmt: skip
     return table(None, ("output", "dtype", "shape", ">min", ">mean", ">max"), rows)
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.6g}"

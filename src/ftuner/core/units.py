@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 _DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 _FRACTIONS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -29,6 +31,11 @@ def duration(seconds: float) -> str:
         if seconds >= factor:
             return f"{seconds / factor:.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns" if seconds else "0"
+
+
+def optional(number: float | None, text: Callable[[float], str], absent: str = "") -> str:
+    """The text of a number, or of none."""
+    return absent if number is None else text(number)
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from ftuner.hardware.constants import GIVEN, PRIOR, constants, is_taken, taken_from
-from ftuner.hardware.model import CpuHardware, MemoryLevel
+from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import load_recorded, own_folder, recorded_names
 from ftuner.hardware.tuning import CpuTuning, ProbeTuning
 
@@ -50,22 +50,15 @@ class Nearest(NamedTuple):
     """In octaves."""
 
 
-def _level(hardware: CpuHardware, name: str) -> MemoryLevel | None:
-    return next((level for level in hardware.levels if level.name == name), None)
+def _of_level(name: str, field: str) -> Callable[[CpuHardware], float | None]:
+    """A field of a memory level; of bandwidths the bytes in each cycle."""
 
-
-def _capacity(name: str) -> Callable[[CpuHardware], float | None]:
     def value(hardware: CpuHardware) -> float | None:
-        level = _level(hardware, name)
-        return None if level is None else float(level.capacity_bytes)
-
-    return value
-
-
-def _bytes_per_cycle(name: str) -> Callable[[CpuHardware], float | None]:
-    def value(hardware: CpuHardware) -> float | None:
-        level = _level(hardware, name)
-        return None if level is None else level.bandwidth_bytes_per_s / hardware.clock_hz
+        level = next((level for level in hardware.levels if level.name == name), None)
+        if level is None:
+            return None
+        found = float(getattr(level, field))
+        return found if field == "capacity_bytes" else found / hardware.clock_hz
 
     return value
 
@@ -85,13 +78,13 @@ FEATURES: Mapping[str, Feature] = {
     "fma_bytes_per_cycle": Feature(2.0, lambda h: h.widest.fma_per_cycle * h.widest.vector_bytes),
     "load_bytes_per_cycle": Feature(2.0, lambda h: h.widest.load_per_cycle * h.widest.vector_bytes),
     "fma_latency_cycles": Feature(2.0, lambda h: h.widest.fma_latency_cycles),
-    "l2_bytes_per_cycle": Feature(1.0, _bytes_per_cycle("L2")),
-    "l3_bytes_per_cycle": Feature(1.0, _bytes_per_cycle("L3")),
-    "dram_bytes_per_cycle": Feature(0.5, _bytes_per_cycle("DRAM")),
+    "l2_bytes_per_cycle": Feature(1.0, _of_level("L2", "bandwidth_bytes_per_s")),
+    "l3_bytes_per_cycle": Feature(1.0, _of_level("L3", "bandwidth_bytes_per_s")),
+    "dram_bytes_per_cycle": Feature(0.5, _of_level("DRAM", "bandwidth_bytes_per_s")),
     "dram_bytes_per_cycle_of_all": Feature(0.5, _dram_bytes_per_cycle_of_all),
-    "l1_bytes": Feature(0.5, _capacity("L1")),
-    "l2_bytes": Feature(0.5, _capacity("L2")),
-    "l3_bytes": Feature(0.5, _capacity("L3")),
+    "l1_bytes": Feature(0.5, _of_level("L1", "capacity_bytes")),
+    "l2_bytes": Feature(0.5, _of_level("L2", "capacity_bytes")),
+    "l3_bytes": Feature(0.5, _of_level("L3", "capacity_bytes")),
 }
 
 

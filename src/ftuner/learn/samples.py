@@ -27,7 +27,7 @@ from ftuner.errors import DatasetError, DatasetWarning, FTunerError
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.recorded import from_document, to_document
 from ftuner.learn import checked
-from ftuner.learn.checked import shown
+from ftuner.learn.checked import Entry
 
 KIND = "ftuner-samples"
 SCHEMA = 1
@@ -140,7 +140,7 @@ def read(path: Path) -> Dataset:
                 _warn_cut_off(where)
                 break
             if header is None:
-                header = _header(checked.parsed(line, where), where)
+                header = _header(checked.parsed(line, where))
                 continue
             try:
                 document = checked.parsed(line, where)
@@ -150,7 +150,7 @@ def read(path: Path) -> Dataset:
                     raise
                 _warn_cut_off(where)
                 break
-            samples.append(_sample(document, header.hardware, where))
+            samples.append(_sample(document, header.hardware))
     if header is None:
         raise DatasetError(f"{path} has no header; expected a dataset of samples")
     return Dataset(header, tuple(samples))
@@ -177,7 +177,7 @@ def _append_locked(path: Path, header: Header, lines: bytes) -> None:
         checked.expect_file(path, file.fileno())
         first = file.readline(MAX_LINE_BYTES + 1)
         if first.endswith(b"\n"):
-            found = _header(checked.parsed(first, f"{path}:1"), f"{path}:1")
+            found = _header(checked.parsed(first, f"{path}:1"))
             if found.fingerprint != header.fingerprint:
                 raise DatasetError(
                     f"{path} has samples of {found.hardware.name} ({found.fingerprint}); these are "
@@ -252,94 +252,65 @@ def _sample_document(sample: Sample) -> dict[str, Any]:
     return {name: parts.get(name, getattr(sample, name)) for name in _SAMPLE_NAMES}
 
 
-def _header(document: Any, where: str) -> Header:
-    entries = checked.table(document, where)
-    if entries.get("kind") != KIND:
-        raise DatasetError(f"{where}: kind is {shown(entries.get('kind'))}; expected {KIND!r}")
-    if entries.get("schema") != SCHEMA:
-        raise DatasetError(
-            f"{where}: schema is {shown(entries.get('schema'))}; this version reads {SCHEMA}"
-        )
-    checked.expect_names(entries, _HEADER_NAMES, where)
+def _header(found: Entry) -> Header:
+    found.at("kind").one_of((KIND,))
+    if found.at("schema").value != SCHEMA:
+        found.at("schema").refuse(f"{SCHEMA}, which this version reads")
+    found.having(_HEADER_NAMES)
     try:
-        hardware = from_document(entries["hardware"])
+        hardware = from_document(found.value["hardware"])
     except (FTunerError, RecursionError) as error:
-        raise DatasetError(f"{where}: {error}") from error
+        raise DatasetError(f"{found}: {error}") from error
     if not isinstance(hardware, CpuHardware):
-        raise DatasetError(f"{where}: hardware is of kind {hardware.kind}; expected cpu")
-    if entries["fingerprint"] != hardware.fingerprint:
-        raise DatasetError(
-            f"{where}: fingerprint is {shown(entries['fingerprint'])}; the hardware has "
-            f"{hardware.fingerprint}"
-        )
-    versions = checked.table(entries["versions"], f"{where}: versions")
-    named = {
-        name: checked.text(value, f"{where}: versions.{name}") for name, value in versions.items()
-    }
-    return Header(hardware, named, checked.text(entries["date"], f"{where}: date"))
+        raise DatasetError(f"{found}: hardware is of kind {hardware.kind}; expected cpu")
+    if found.value["fingerprint"] != hardware.fingerprint:
+        found.at("fingerprint").refuse(f"{hardware.fingerprint}, that of its hardware")
+    versions = found.at("versions")
+    named = {name: versions.at(name).text() for name in versions.table()}
+    return Header(hardware, named, found.at("date").text())
 
 
-def _sample(document: Any, hardware: CpuHardware, where: str) -> Sample:
-    entries = checked.table(document, where)
-    checked.expect_names(entries, _SAMPLE_NAMES, where)
-    isa = checked.one_of(entries["isa"], [i.name for i in hardware.isas], f"{where}: isa")
-    dtype = checked.one_of(entries["dtype"], list(DTYPES), f"{where}: dtype")
-    level = checked.one_of(
-        entries["level"], [level.name for level in hardware.levels], f"{where}: level"
-    )
-    workers = checked.integer(entries["workers"], f"{where}: workers")
-    if workers > MAX_WORKERS:
-        raise DatasetError(f"{where}: workers is {workers}; expected at most {MAX_WORKERS}")
-    extents = checked.table(entries["problem"], f"{where}: problem")
-    checked.expect_names(extents, SampleProblem._fields, f"{where}: problem")
-    problem = SampleProblem(
-        **{name: checked.integer(extents[name], f"{where}: problem.{name}") for name in extents}
-    )
-    plan = _plan(entries["plan"], f"{where}: plan")
+def _sample(found: Entry, hardware: CpuHardware) -> Sample:
+    found.having(_SAMPLE_NAMES)
+    workers = found.at("workers").integer(1, MAX_WORKERS)
+    extents = found.at("problem").having(SampleProblem._fields)
+    problem = SampleProblem(*(extents.at(name).integer() for name in SampleProblem._fields))
+    plan = _plan(found.at("plan"))
     if math.prod(plan.grid) > workers:
-        raise DatasetError(f"{where}: grid {list(plan.grid)} has more than {workers} workers")
+        raise DatasetError(f"{found}: grid {list(plan.grid)} has more than {workers} workers")
     rows = sum(mr * tiles for mr, tiles in plan.segments)
     if rows > problem.m or (plan.grid[1] == 1 and rows != problem.m):
-        raise DatasetError(f"{where}: segments have {rows} rows, the problem {problem.m}")
-    seconds = checked.table(entries["terms"], f"{where}: terms")
-    unknown = [name for name in seconds if name not in TERMS]
+        raise DatasetError(f"{found}: segments have {rows} rows, the problem {problem.m}")
+    seconds = found.at("terms")
+    unknown = [name for name in seconds.table() if name not in TERMS]
     if unknown:
-        raise DatasetError(f"{where}: terms has the unknown entries {unknown}")
-    terms = Estimate(
-        **{
-            name: checked.number(x, f"{where}: terms.{name}", zero=True)
-            for name, x in seconds.items()
-        }
-    )
+        raise DatasetError(f"{seconds} has the unknown entries {unknown}")
+    terms = Estimate(**{name: seconds.at(name).number(zero=True) for name in seconds.value})
     if not 0.0 < terms.seconds < math.inf:
-        raise DatasetError(f"{where}: terms are {terms.seconds} s together; expected more than 0")
-    if not isinstance(entries["chosen"], bool):
-        raise DatasetError(f"{where}: chosen is {shown(entries['chosen'])}; expected a boolean")
+        raise DatasetError(f"{seconds} are {terms.seconds} s together; expected more than 0")
+    if not isinstance(found.value["chosen"], bool):
+        found.at("chosen").refuse("a boolean")
     return Sample(
-        isa=isa, dtype=dtype, workers=workers, level=level, problem=problem, plan=plan,
-        chosen=entries["chosen"], terms=terms,
-        seconds=checked.number(entries["seconds"], f"{where}: seconds"),
-        spread=checked.number(entries["spread"], f"{where}: spread", zero=True),
-        rounds=checked.integer(entries["rounds"], f"{where}: rounds"),
+        isa=found.at("isa").one_of([isa.name for isa in hardware.isas]),
+        dtype=found.at("dtype").one_of(list(DTYPES)), workers=workers,
+        level=found.at("level").one_of([level.name for level in hardware.levels]),
+        problem=problem, plan=plan, chosen=found.value["chosen"], terms=terms,
+        seconds=found.at("seconds").number(), spread=found.at("spread").number(zero=True),
+        rounds=found.at("rounds").integer(),
     )  # fmt: skip
 
 
-def _plan(document: Any, where: str) -> SamplePlan:
-    entries = checked.table(document, where)
-    checked.expect_names(entries, SamplePlan._fields, where)
-    batch, m, n, k = checked.integers(entries["grid"], 4, f"{where}.grid")
-    segments = entries["segments"]
-    if not isinstance(segments, list) or not 0 < len(segments) <= MAX_SEGMENTS:
-        raise DatasetError(
-            f"{where}.segments is {shown(segments)}; expected 1 to {MAX_SEGMENTS} pairs [mr, tiles]"
-        )
-    pairs = [checked.integers(pair, 2, f"{where}.segments[{i}]") for i, pair in enumerate(segments)]
+def _plan(found: Entry) -> SamplePlan:
+    found.having(SamplePlan._fields)
+    batch, m, n, k = found.at("grid").integers(4)
+    segments = found.at("segments")
+    if not isinstance(segments.value, list) or not 0 < len(segments.value) <= MAX_SEGMENTS:
+        segments.refuse(f"1 to {MAX_SEGMENTS} pairs [mr, tiles]")
+    pairs = (pair.integers(2) for pair in segments.each())
     return SamplePlan(
-        grid=(batch, m, n, k),
-        width=checked.integer(entries["width"], f"{where}.width"),
-        kc=checked.integer(entries["kc"], f"{where}.kc"),
-        segments=tuple((mr, tiles) for mr, tiles in pairs),
-    )
+        (batch, m, n, k), found.at("width").integer(), found.at("kc").integer(),
+        tuple((mr, tiles) for mr, tiles in pairs),
+    )  # fmt: skip
 
 
 _HEADER_NAMES = ("kind", "schema", "fingerprint", "hardware", "versions", "date")

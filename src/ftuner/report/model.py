@@ -206,7 +206,7 @@ def _reports(
     """The report of each step; None without a machine, or if an extent is not known."""
     if machine is None:
         return [None] * len(steps)
-    known = [_symbols(step) <= extents.keys() for step in steps]
+    known = [_bound(_dims(step), extents) for step in steps]
     kinds = [kind_of(step) for step in steps]
     # Between two runs of a step, the bytes of all other steps evict its weights from the caches.
     first = [
@@ -219,10 +219,9 @@ def _reports(
     ]
 
 
-def _symbols(step: Step) -> set[str]:
-    """The symbols that the work of a step depends on."""
-    dims = [*(b.elements for b in (*step.reads, *step.writes)), *step.dims]
-    return set(symbols_of(dims))
+def _dims(step: Step) -> list[Dim]:
+    """What the work of a step depends on."""
+    return [*(b.elements for b in (*step.reads, *step.writes)), *step.dims]
 
 
 def _roofline(
@@ -250,8 +249,7 @@ def _group(
     measured_s: float | None,
 ) -> FusedGroup:
     def text(dim: Dim) -> str:
-        value = _known(dim, extents)
-        return str(dim if value is None else value)
+        return str(evaluate(dim, extents) if _bound((dim,), extents) else dim)
 
     cost = None if report is None else report.cost
     kind = step.kind if report is None or report.kind is None else report.kind
@@ -297,34 +295,27 @@ def _live_bytes(
     lowered: Lowered, extents: Mapping[str, int], unwritten: frozenset[Buffer]
 ) -> int | None:
     """The most bytes of the arena's buffers that are alive, from first to last use, at once."""
-    spans = lowered.lifetimes()
-    most = 0
-    for number in range(len(lowered.steps)):
-        alive = tuple(
-            b
-            for b, (first, last) in spans.items()
-            if first <= number <= last and b not in unwritten
-        )
-        size = _bytes(alive, extents)
-        if size is None:
-            return None
-        most = max(most, size)
-    return most
+    spans = {b: span for b, span in lowered.lifetimes().items() if b not in unwritten}
+    sizes = _sizes(spans, extents)
+    if sizes is None:
+        return None
+    alive = [0] * (len(lowered.steps) + 1)
+    for size, (first, last) in zip(sizes, spans.values(), strict=True):
+        alive[first] += size
+        alive[last + 1] -= size
+    return max(accumulate(alive))
 
 
-def _bytes(buffers: tuple[Buffer, ...], extents: Mapping[str, int]) -> int | None:
-    total = 0
-    for buffer in dict.fromkeys(buffers):
-        elements = _known(buffer.elements, extents)
-        if elements is None:
-            return None
-        total += elements * buffer.dtype.itemsize
-    return total
+def _sizes(buffers: Collection[Buffer], extents: Mapping[str, int]) -> list[int] | None:
+    """The bytes of each; None if extents are missing."""
+    if not _bound([b.elements for b in buffers], extents):
+        return None
+    return [evaluate(b.elements, extents) * b.dtype.itemsize for b in buffers]
 
 
-def _known(dim: Dim, extents: Mapping[str, int]) -> int | None:
-    """A dim's value; None if it has symbols that are not bound."""
-    return evaluate(dim, extents) if extents.keys() >= set(symbols_of((dim,))) else None
+def _bound(dims: Sequence[Dim], extents: Mapping[str, int]) -> bool:
+    """Whether all symbols of dims have a value."""
+    return extents.keys() >= set(symbols_of(dims))
 
 
 NAMED = 4
@@ -399,9 +390,9 @@ def arena_map(
     buffers that no step has work to write."""
     begins = stages(lowered.steps)
     buffers = [found for found in arena_buffers(lowered, begins) if found[0] not in unwritten]
-    if not extents.keys() >= set(symbols_of([b.elements for b, _, _ in buffers])):
+    sizes = _sizes([buffer for buffer, _, _ in buffers], extents)
+    if sizes is None:
         return None
-    sizes = [evaluate(b.elements, extents) * b.dtype.itemsize for b, _, _ in buffers]
     lifetimes = [Lifetime(begin, end) for _, begin, end in buffers]
     offsets, total = first_fit(lifetimes, [aligned(size + SLACK_BYTES) for size in sizes])
     written = {b: n for n, step in enumerate(lowered.steps) for b in reversed(step.writes)}

@@ -3,13 +3,13 @@ are one row with their number and the sums of their times and work."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from ftuner.core.units import capacity, duration, rate
+from ftuner.core.units import capacity, duration, optional, rate
 from ftuner.report.model import FusedGroup, ModelExplanation
 from ftuner.report.tables import table
 
@@ -23,21 +23,10 @@ class Row(NamedTuple):
     def first(self) -> FusedGroup:
         return self.groups[0]
 
-    @property
-    def estimate_s(self) -> float | None:
-        return _sum(group.estimate_s for group in self.groups)
-
-    @property
-    def measured_s(self) -> float | None:
-        return _sum(group.measured_s for group in self.groups)
-
-    @property
-    def flops(self) -> int | None:
-        return _sum(group.flops for group in self.groups)
-
-    @property
-    def bytes_moved(self) -> int | None:
-        return _sum(group.bytes_moved for group in self.groups)
+    def sum(self, name: str) -> Any:
+        """The sum of what is known of a number of the groups; None if nothing is."""
+        known = [x for group in self.groups if (x := getattr(group, name)) is not None]
+        return sum(known) if known else None
 
     @property
     def bounds(self) -> str:
@@ -68,9 +57,9 @@ def model_table(found: ModelExplanation, rows: Sequence[Row], title: str) -> Tab
     ) -> Sequence[str | Text]:
         ratio = measured / estimate if measured is not None and estimate else None
         cells = {
-            "estimate": "" if estimate is None else duration(estimate),
-            "measured": "" if measured is None else duration(measured),
-            "ratio": "" if ratio is None else f"{ratio:.2f}",
+            "estimate": optional(estimate, duration),
+            "measured": optional(measured, duration),
+            "ratio": optional(ratio, "{:.2f}".format),
         }
         counted = (str(times),) if repeated else ()
         return number, *counted, step, *(cells[column] for column in shown)
@@ -81,7 +70,8 @@ def model_table(found: ModelExplanation, rows: Sequence[Row], title: str) -> Tab
         # As Text, so that rich takes no brackets for markup.
         said = filter(None, (f"{group.kind}: {group.title}", group.shapes, group.plan))
         step = Text("\n".join(said))
-        lines.append(line(str(group.number), len(row.groups), step, row.estimate_s, row.measured_s))
+        seconds = row.sum("estimate_s"), row.sum("measured_s")
+        lines.append(line(str(group.number), len(row.groups), step, *seconds))
     if shown:
         sums = found.estimate_s, found.measured_s
         lines += [None, line("", len(found.groups), Text("sum"), *sums)]
@@ -99,20 +89,10 @@ def work_table(found: ModelExplanation, rows: Sequence[Row]) -> Table:
         return rate(flops, ""), capacity(moved), f"{flops / moved:.3g}" if moved else ""
 
     lines: list[Sequence[str] | None] = [
-        (str(row.first.number), str(len(row.groups)), *cells(row.flops, row.bytes_moved),
-         row.bounds)
+        (str(row.first.number), str(len(row.groups)), *cells(*work), row.bounds)
         for row in rows
-        if row.flops is not None and row.bytes_moved is not None
-    ]  # fmt: skip
+        if None not in (work := (row.sum("flops"), row.sum("bytes_moved")))
+    ]
     lines += [None, ("sum", str(len(found.groups)), *cells(found.flops, found.bytes_moved))]
     head = (">#", ">times", ">flop", ">moved", ">flop/byte", "bound by")
     return table("work, by step", head, lines)
-
-
-_Number = TypeVar("_Number", int, float)
-
-
-def _sum(values: Iterable[_Number | None]) -> _Number | None:
-    """The sum of what is known; None if nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from ftuner.core.product import extents_text
-from ftuner.core.units import capacity, count, duration, rate
+from ftuner.core.units import capacity, count, duration, optional, rate
 from ftuner.planner.cpu.plan import Plan
 from ftuner.report import html as pages
 from ftuner.report.charts import Bar, Work, arena_chart, plan_chart, roofline_chart, timeline
@@ -217,10 +217,10 @@ def _time_bar(group: FusedGroup, most: float, colour: str) -> Html:
 
 
 def _numbers(group: FusedGroup) -> list[str]:
-    ratio, moved = group.measured_over_estimate, group.bytes_moved
+    moved = group.bytes_moved
     return [
-        "" if group.measured_s is None else duration(group.measured_s),
-        "" if group.estimate_s is None else duration(group.estimate_s),
-        "" if ratio is None else f"{ratio:.2f}",
+        optional(group.measured_s, duration),
+        optional(group.estimate_s, duration),
+        optional(group.measured_over_estimate, "{:.2f}".format),
         f"{group.flops / moved:.3g}" if group.flops and moved else "",
     ]

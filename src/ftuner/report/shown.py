@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from ftuner.core.units import capacity, count, duration
+from ftuner.core.units import capacity, count, duration, optional
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.gpu_tuning import GpuTuning
 from ftuner.hardware.model import CpuHardware
@@ -112,7 +112,8 @@ def _(value: CpuHardware | GpuHardware) -> str:
     values = [tuple(row) for row in hardware_values(value)]
     return _fragment(
         value.summary(), pages.table(("part", "quantity", "value", "provenance"), values),
-        _folded(f"Tuning: {value.tuning.summary()}", _constants(value.tuning)),
+        element("details", element("summary", f"Tuning: {value.tuning.summary()}"),
+                _constants(value.tuning)),
     )  # fmt: skip
 
 
@@ -133,10 +134,6 @@ def _(value: CpuTuning | GpuTuning) -> str:
 def _constants(tuning: CpuTuning | GpuTuning) -> Html:
     rows = [(t.name, t.value, t.default, t.origin, t.meaning) for t in tuned_values(tuning)]
     return pages.table(("constant", "value", "default", "provenance", "meaning"), rows)
-
-
-def _folded(title: str, content: Html) -> Html:
-    return element("details", element("summary", title), content)
 
 
 @text.register
@@ -305,7 +302,8 @@ def _(value: ModelExplanation) -> str:
             str(g.number),
             g.kind,
             pages.name_text(g.title),
-            *(_seconds(s) for s in (g.estimate_s, g.measured_s)),
+            optional(g.estimate_s, duration),
+            optional(g.measured_s, duration),
         )
         for g in shown
     ]
@@ -318,10 +316,6 @@ def _(value: ModelExplanation) -> str:
 def _growth(value: Model | ModelExplanation) -> list[str]:
     facts = growth_facts(value.appended, value.copied)
     return [f"{name}: {names}" for name, names in facts.items()]
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else duration(seconds)
 
 
 @html.register

@@ -58,7 +58,7 @@ def findings(text: str = "x") -> dict[str, Any]:
         "regret": {
             "prior": {"t1": regret, "t2": regret},
             "calibrated": {"t1": {**regret, "mean": 0.017}},
-            "corrected": {"t1": {**regret, "mean": 0.004}},
+            "thorough": {"t1": {**regret, "mean": 0.004}},
         },
         "rank": {"analytic": 0.71, "corrected": 0.83, text: -1},
         "transfer": [

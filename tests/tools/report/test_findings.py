@@ -8,12 +8,20 @@ from tests.tools.report.files import findings, write
 
 from ftuner.errors import DatasetError
 from ftuner_tools.report import findings as module
-from ftuner_tools.report.findings import Cliffs, Findings, Transfer, read_findings
+from ftuner_tools.report.findings import (
+    Cliffs,
+    Findings,
+    Transfer,
+    read_document,
+    read_findings,
+)
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 
 
 def test_whole(tmp_path: Path) -> None:
     found = read_findings(write(tmp_path / "f.json", findings("a name")), "print")
-    assert list(found.regret) == ["prior", "calibrated", "corrected"]
+    assert list(found.regret) == ["prior", "calibrated", "thorough"]
     assert list(found.regret["prior"]) == [1, 2]
     assert found.regret["calibrated"][1].mean == 0.017
     assert found.regret["prior"][2].cases[0].best == "a name"
@@ -39,7 +47,7 @@ def test_parts_may_be_absent(tmp_path: Path) -> None:
         (("regret", "prior", "t1", "cases"), {}, "cases is"),
         (("regret", "prior", "t1", "cases", 0, "case"), 5, "case is 5"),
         (("regret", "prior", "t1", "cases", 0, "chosen_s"), 0, "chosen_s is 0"),
-        (("regret", "prior", "t1", "cases", 0), {}, "lacks case, level"),
+        (("regret", "prior", "t1", "cases", 0), {}, "case is None"),
         (("rank", "analytic"), 1.5, "from -1 to 1"),
         (("rank", "analytic"), None, "from -1 to 1"),
         (("transfer", 0, "measurements"), -1, "measurements is -1"),
@@ -47,8 +55,8 @@ def test_parts_may_be_absent(tmp_path: Path) -> None:
         (("transfer", 0, "picked"), 1, "picked is 1"),
         (("transfer", 0, "error"), "0.1", "error is '0.1'"),
         (("transfer", 0, "error"), 1e300, "error is 1e.300"),
-        (("cliffs", 0, "seconds", 1), 1e308, "seconds is 1e.308 s"),
-        (("cliffs", 0, "seconds", 1), 1e-300, "seconds is 1e-300 s"),
+        (("cliffs", 0, "seconds", 1), 1e308, r"seconds\[1\] is 1e.308 s"),
+        (("cliffs", 0, "seconds", 1), 1e-300, r"seconds\[1\] is 1e-300 s"),
         (("cliffs", 0, "m"), [1], "1 values of m and 3 of seconds"),
         (("cliffs", 0, "n"), 1 << 60, "n is 1152921504606846976"),
     ],
@@ -86,3 +94,9 @@ def test_huge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_BYTES", 100)
     with pytest.raises(DatasetError, match="more than 100 bytes"):
         read_findings(write(tmp_path / "f.json", findings()), "print")
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/machines.json")), ids=str)
+def test_what_benchmarks_have_written_is_read(path: Path) -> None:
+    fingerprint = read_document(path, module.MAX_BYTES).at("fingerprint").value
+    assert set(read_findings(path, fingerprint).regret) == set(module.STAGES)

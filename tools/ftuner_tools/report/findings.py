@@ -6,18 +6,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ftuner.errors import DatasetError
 from ftuner.learn import checked
+from ftuner.learn.checked import Entry
 from ftuner_tools.compact import whole
 
 SCHEMA = 1
 MAX_BYTES = 16 << 20
 """Largest file that is read: a hundred times what a run writes."""
-STAGES = ("prior", "calibrated", "corrected")
-"""What plans were chosen by: the constants of the source, those of this machine, and these with a
-learned correction."""
+STAGES = ("prior", "calibrated", "thorough")
+"""What plans were chosen by: the constants of the source, those of this machine, and these after a
+thorough calibration, which may learn a correction."""
 MAX_SECONDS, MIN_SECONDS = 1e6, 1e-10
 """Range of measured times: a tenth of a nanosecond is less than one cycle."""
 MAX_SHARE = 1e6
@@ -92,35 +93,28 @@ def read_findings(path: Path, fingerprint: str | None) -> Findings:
         DatasetError: the file cannot be read, is too large, of another schema or machine, or has a
             value that is not valid; the message names the place.
     """
-    found, where = read_document(path, MAX_BYTES), str(path)
-    if found.get("schema", SCHEMA) != SCHEMA:
-        schema = checked.shown(found["schema"])
-        raise DatasetError(f"{where}: schema is {schema}; this version reads {SCHEMA}")
-    given = found.get("fingerprint", fingerprint)
-    if given != fingerprint:
-        raise DatasetError(
-            f"{where} is of another machine, {checked.shown(given)}; this one is {fingerprint}"
-        )
-    if not found.keys() & {"regret", "rank", "transfer", "cliffs"}:
-        raise DatasetError(f"{where} has none of regret, rank, transfer and cliffs")
-    regret = checked.table(found.get("regret", {}), f"{where}: regret")
-    rank = checked.table(found.get("rank", {}), f"{where}: rank")
-    transfer = checked.items(found.get("transfer", []), f"{where}: transfer")
-    cliffs = checked.items(found.get("cliffs", []), f"{where}: cliffs")
+    found = read_document(path, MAX_BYTES)
+    if found.at("schema", SCHEMA).value != SCHEMA:
+        found.at("schema").refuse(f"{SCHEMA}, which this version reads")
+    given = found.at("fingerprint", fingerprint)
+    if given.value != fingerprint:
+        other = f"another machine, {given.shown}"
+        raise DatasetError(f"{path} is of {other}; this one is {fingerprint}")
+    if not found.table().keys() & {"regret", "rank", "transfer", "cliffs"}:
+        raise DatasetError(f"{path} has none of regret, rank, transfer and cliffs")
+    regret, rank = found.at("regret", {}), found.at("rank", {})
     return Findings(
         {
-            checked.one_of(stage, STAGES, f"{where}: regret"): _by_threads(
-                by_threads, f"{where}: regret.{stage}"
-            )
-            for stage, by_threads in regret.items()
+            Entry(stage, str(regret)).one_of(STAGES): _by_threads(regret.at(stage))
+            for stage in regret.table()
         },
-        {name: _correlation(value, f"{where}: rank.{name}") for name, value in rank.items()},
-        tuple(_transfer(entry, f"{where}: transfer[{i}]") for i, entry in enumerate(transfer)),
-        tuple(_cliffs(entry, f"{where}: cliffs[{i}]") for i, entry in enumerate(cliffs)),
+        {name: _correlation(rank.at(name)) for name in rank.table()},
+        tuple(map(_transfer, found.at("transfer", []).each())),
+        tuple(map(_cliffs, found.at("cliffs", []).each())),
     )
 
 
-def read_document(path: Path, most_bytes: int) -> dict[str, Any]:
+def read_document(path: Path, most_bytes: int) -> Entry:
     """The document in a file of results, which may be in its small form.
 
     Raises:
@@ -128,97 +122,68 @@ def read_document(path: Path, most_bytes: int) -> dict[str, Any]:
     """
     found = checked.document(path, most_bytes)
     try:
-        return checked.table(whole(found), str(path))
+        return found._replace(value=whole(found.table()))
     except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: {error}") from error
 
 
-def _by_threads(document: Any, where: str) -> dict[int, Regret]:
-    found = {}
-    for name, entry in checked.table(document, where).items():
+def _by_threads(found: Entry) -> dict[int, Regret]:
+    regrets = {}
+    for name in found.table():
         threads = _THREADS.fullmatch(name)
         if threads is None:
-            raise DatasetError(f"{where} has {checked.shown(name)}; expected t1, t2, ...")
-        found[int(threads[1])] = _regret(entry, f"{where}.{name}")
-    return found
+            raise DatasetError(f"{found} has {name!r:.60}; expected t1, t2, ...")
+        regrets[int(threads[1])] = _regret(found.at(name))
+    return regrets
 
 
-def _regret(document: Any, where: str) -> Regret:
-    entries = _entries(document, ("mean", "worst", "cases"), where)
-    cases = checked.items(entries["cases"], f"{where}.cases")
-    return Regret(
-        _share(entries["mean"], f"{where}.mean"),
-        _share(entries["worst"], f"{where}.worst"),
-        tuple(_case(entry, f"{where}.cases[{i}]") for i, entry in enumerate(cases)),
-    )
+def _regret(found: Entry) -> Regret:
+    mean, worst = (_share(found.at(name)) for name in ("mean", "worst"))
+    return Regret(mean, worst, tuple(map(_case, found.at("cases").each())))
 
 
-def _case(document: Any, where: str) -> RegretCase:
-    entries = _entries(document, RegretCase._fields, where)
-    case, level, best = (
-        checked.text(entries[name], f"{where}.{name}") for name in ("case", "level", "best")
-    )
-    chosen_s, best_s = (
-        seconds_within(entries[name], f"{where}.{name}") for name in ("chosen_s", "best_s")
-    )
-    regret, noise = (_share(entries[name], f"{where}.{name}") for name in ("regret", "noise"))
-    return RegretCase(case, level, chosen_s, best_s, best, regret, noise)
+def _case(found: Entry) -> RegretCase:
+    return RegretCase(
+        found.at("case").text(), found.at("level").text(), seconds_within(found.at("chosen_s")),
+        seconds_within(found.at("best_s")), found.at("best").text(), _share(found.at("regret")),
+        _share(found.at("noise")),
+    )  # fmt: skip
 
 
-def seconds_within(value: Any, where: str) -> float:
+def seconds_within(value: Entry) -> float:
     """A measured time in the range that charts can draw."""
-    found = checked.number(value, where)
+    found = value.number()
     if not MIN_SECONDS <= found <= MAX_SECONDS:
-        raise DatasetError(f"{where} is {found} s; expected {MIN_SECONDS:g} to {MAX_SECONDS:g}")
+        raise DatasetError(f"{value} is {found} s; expected {MIN_SECONDS:g} to {MAX_SECONDS:g}")
     return found
 
 
-def _share(value: Any, where: str) -> float:
-    found = checked.number(value, where, zero=True)
+def _share(value: Entry) -> float:
+    found = value.number(zero=True)
     if found > MAX_SHARE:
-        raise DatasetError(f"{where} is {found}; expected at most {MAX_SHARE:g}")
+        raise DatasetError(f"{value} is {found}; expected at most {MAX_SHARE:g}")
     return found
 
 
-def _correlation(value: Any, where: str) -> float:
+def _correlation(found: Entry) -> float:
+    value = found.value
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1 <= value <= 1:
-        raise DatasetError(f"{where} is {checked.shown(value)}; expected a number from -1 to 1")
+        found.refuse("a number from -1 to 1")
     return float(value)
 
 
-def _transfer(document: Any, where: str) -> Transfer:
-    entries = _entries(document, ("target", "method", "measurements", "error"), where)
-    measurements = entries["measurements"]
-    if measurements != 0 or isinstance(measurements, bool):
-        measurements = checked.integer(measurements, f"{where}.measurements")
+def _transfer(found: Entry) -> Transfer:
     return Transfer(
-        checked.text(entries["target"], f"{where}.target"),
-        checked.text(entries["method"], f"{where}.method"),
-        int(measurements),
-        _share(entries["error"], f"{where}.error"),
-        checked.text(entries.get("picked", ""), f"{where}.picked"),
-    )
+        found.at("target").text(), found.at("method").text(), found.at("measurements").integer(0),
+        _share(found.at("error")), found.at("picked", "").text(),
+    )  # fmt: skip
 
 
-def _cliffs(document: Any, where: str) -> Cliffs:
-    entries = _entries(document, ("n", "k", "level", "m", "seconds"), where)
-    rows = checked.items(entries["m"], f"{where}.m")
-    seconds = checked.items(entries["seconds"], f"{where}.seconds")
+def _cliffs(found: Entry) -> Cliffs:
+    rows, seconds = found.at("m").each(), found.at("seconds").each()
     if len(rows) != len(seconds):
-        raise DatasetError(f"{where} has {len(rows)} values of m and {len(seconds)} of seconds")
+        raise DatasetError(f"{found} has {len(rows)} values of m and {len(seconds)} of seconds")
     return Cliffs(
-        checked.integer(entries["n"], f"{where}.n"),
-        checked.integer(entries["k"], f"{where}.k"),
-        checked.text(entries["level"], f"{where}.level"),
-        tuple(checked.integer(m, f"{where}.m") for m in rows),
-        tuple(seconds_within(s, f"{where}.seconds") for s in seconds),
-    )
-
-
-def _entries(document: Any, names: tuple[str, ...], where: str) -> dict[str, Any]:
-    """The entries of an object, with at least these names."""
-    entries = checked.table(document, where)
-    lacking = [name for name in names if name not in entries]
-    if lacking:
-        raise DatasetError(f"{where} lacks {', '.join(lacking)}")
-    return entries
+        found.at("n").integer(), found.at("k").integer(), found.at("level").text(),
+        tuple(m.integer() for m in rows), tuple(map(seconds_within, seconds)),
+    )  # fmt: skip

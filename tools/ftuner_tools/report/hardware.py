@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftuner.core.units import count
+from ftuner.core.units import count, optional
 from ftuner.hardware.model import CpuHardware
 from ftuner.hardware.priors import nearest, recorded_cpus
 from ftuner.report.hardware import hardware_values, tuned_values
@@ -43,8 +43,10 @@ def _tuning(subject: Subject) -> Html:
             "over for it. prior: from the nearest recorded machine; given: from a file of another "
             "one; fitted: measured here by calibration."
         )
+        sure = "{:.2f}".format
         changed = [
-            (t.name, t.value, t.default, t.provenance, _sure(t.confidence), t.meaning) for t in own
+            (t.name, t.value, t.default, t.provenance, optional(t.confidence, sure), t.meaning)
+            for t in own
         ]
         head = ("constant", "value", "default", "provenance", "confidence", "meaning")
         parts += [paragraphs(said), table(head, changed, ("confidence",))]
@@ -58,7 +60,3 @@ def _tuning(subject: Subject) -> Html:
     every = table(("constant", "value", "provenance", "meaning"), rows, ("value",))
     parts.append(element("details", element("summary", "all constants"), every))
     return html(*parts)
-
-
-def _sure(confidence: float | None) -> str:
-    return "" if confidence is None else f"{confidence:.2f}"

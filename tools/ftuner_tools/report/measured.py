@@ -8,6 +8,7 @@ from pathlib import Path
 from ftuner.errors import ConfigurationError, DatasetError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.model import CpuHardware
+from ftuner.learn.checked import Entry
 from ftuner.learn.samples import Sample
 from ftuner.learn.samples import read as read_samples
 from ftuner_tools.report.findings import Findings, read_findings, seconds_within
@@ -66,7 +67,7 @@ def read_measured(
         own = dataset.samples
         for number, sample in enumerate(own):
             for time_s in (sample.seconds, sample.terms.seconds):
-                seconds_within(time_s, f"{samples}: sample {number + 1}")
+                seconds_within(Entry(time_s, str(samples), f"sample {number + 1}"))
     findings = Findings()
     if machines is not None:
         findings = read_findings(machines, hardware.fingerprint)

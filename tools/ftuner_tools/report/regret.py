@@ -22,7 +22,7 @@ LABEL = 22
 _LOOKS: Mapping[str, tuple[str, Shape]] = {
     "prior": (SERIES[1], "ring"),
     "calibrated": (SERIES[0], "circle"),
-    "corrected": (SERIES[2], "diamond"),
+    "thorough": (SERIES[2], "diamond"),
 }
 _Place = tuple[str, str]
 """A case and the level of its weight."""
@@ -42,8 +42,8 @@ def regret_section(measured: Measured) -> Section:
     head = ("threads", "stage", *numbers, "worst shape")
     said = (
         "How much longer the chosen plan takes than the best measured one. Prior: the constants of "
-        "the source. Calibrated: those that tuning measured on this machine. Corrected: these and "
-        "a learned correction."
+        "the source. Calibrated: those that tuning measured on this machine. Thorough: those of "
+        "a thorough calibration, with a learned correction if there is one."
     )
     charts = []
     for t in threads:

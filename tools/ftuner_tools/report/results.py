@@ -6,12 +6,11 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ftuner.errors import ConfigurationError, DatasetError
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.model import CpuHardware
-from ftuner.learn import checked
+from ftuner.learn.checked import Entry
 from ftuner_tools.report.findings import read_document
 
 SCHEMA = 1
@@ -77,29 +76,25 @@ def read_results(folder: Path, hardware: CpuHardware | GpuHardware) -> tuple[Res
     found = []
     for path in paths:
         document = read_document(path, MAX_BYTES)
-        where = str(path)
-        if document.get("schema") != SCHEMA:
-            schema = checked.shown(document.get("schema"))
-            raise DatasetError(f"{where}: schema is {schema}; this version reads {SCHEMA}")
-        kind = checked.text(document.get("kind"), f"{where}: kind")
+        if document.at("schema").value != SCHEMA:
+            document.at("schema").refuse(f"{SCHEMA}, which this version reads")
+        kind = document.at("kind").text()
         if (kind == _GPU_KIND) != on_gpu:
             continue
-        _expect_machine(document.get("machine"), hardware, where)
-        found.append(_results(document, kind, where))
+        _expect_machine(document.at("machine"), hardware)
+        found.append(_results(document, kind))
     return tuple(sorted(found, key=lambda r: (r.kind, r.set, r.threads)))
 
 
-def _expect_machine(document: Any, hardware: CpuHardware | GpuHardware, where: str) -> None:
+def _expect_machine(machine: Entry, hardware: CpuHardware | GpuHardware) -> None:
     """Raises DatasetError if the processor or a cache is another one. Of a GPU the architecture is
     compared: the model has a name of its own."""
-    machine = checked.table(document, f"{where}: machine")
     if isinstance(hardware, GpuHardware):
-        name, expected = machine.get("architecture"), hardware.architecture
+        name, expected = machine.at("architecture").value, hardware.architecture
         differs = name != expected
     else:
-        name = checked.text(machine.get("cpu_model"), f"{where}: machine.cpu_model")
-        expected = hardware.model_name
-        caches = checked.table(machine.get("cache_bytes", {}), f"{where}: machine.cache_bytes")
+        name, expected = machine.at("cpu_model").text(), hardware.model_name
+        caches = machine.at("cache_bytes", {}).table()
         own = {level.name: level.capacity_bytes for level in hardware.levels[:-1]}
         others = [level for level in own if caches.get(level, own[level]) != own[level]]
         differs = _FAMILY.sub("", name) != expected or bool(others)
@@ -107,30 +102,17 @@ def _expect_machine(document: Any, hardware: CpuHardware | GpuHardware, where: s
             name = f"{name} with another {', '.join(others)}"
     if differs:
         raise DatasetError(
-            f"{where} is of another machine, {checked.shown(name)}; this one is {expected!r}"
+            f"{machine.file} is of another machine, {name!r:.60}; this one is {expected!r}"
         )
 
 
-def _results(document: dict[str, Any], kind: str, where: str) -> Results:
-    cases = checked.items(document.get("cases", []), f"{where}: cases")
-    threads = document.get("threads", 0)
-    if threads != 0 or isinstance(threads, bool):
-        threads = checked.integer(threads, f"{where}: threads")
-    compared = []
-    for i, entry in enumerate(cases):
-        case = checked.table(entry, f"{where}: cases[{i}]")
-        if case.get("ratio") is not None:
-            compared.append(
-                Compared(
-                    checked.text(case.get("label"), f"{where}: cases[{i}].label"),
-                    checked.number(case["ratio"], f"{where}: cases[{i}].ratio"),
-                    checked.text(case.get("best_peer"), f"{where}: cases[{i}].best_peer"),
-                )
-            )
+def _results(document: Entry, kind: str) -> Results:
+    compared = [
+        Compared(case.at("label").text(), case.at("ratio").number(), case.at("best_peer").text())
+        for case in document.at("cases", []).each()
+        if case.at("ratio").value is not None
+    ]
     return Results(
-        kind,
-        checked.text(document.get("set", ""), f"{where}: set"),
-        int(threads),
-        checked.text(document.get("date", ""), f"{where}: date"),
-        tuple(compared),
-    )
+        kind, document.at("set", "").text(), document.at("threads", 0).integer(0),
+        document.at("date", "").text(), tuple(compared),
+    )  # fmt: skip
