@@ -42,6 +42,10 @@ class GpuLibrary:
     """Pairs of the same width and schedule, the taller tile first."""
     funnel: Funnel[BlockTile]
 
+    def __hash__(self) -> int:
+        """A hash without the tiles, of which there are hundreds: planners are found by it."""
+        return hash((self.hardware, self.dtype, self.multiply))
+
     def kernel(
         self, tiles: tuple[BlockTile, ...], a_order: Order, b_order: Order, alignment: int,
         split: bool = False, epilogue: Expr = ACCUMULATOR, c_aligned: bool = True, window: int = 0,
