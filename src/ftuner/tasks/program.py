@@ -187,7 +187,8 @@ class If(Statement):
 
 @dataclass(frozen=True)
 class Factor:
-    """A mapping of `tasks.mapping` with symbolic extents: `repeat`, `spatial` or `partition`."""
+    """A mapping of tasks to workers (`interpret.tasks_of`): `repeat` gives all tasks to one worker,
+    `spatial` one to each, and `partition` (`split`, `grid`) a block of near-even extents."""
 
     kind: str
     extents: tuple[Dim, ...]
