@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ftuner.core.dim import Dim, least_value
+from ftuner.core.dim import Dim, never_negative
 from ftuner.core.frozen import dataclass
 from ftuner.define.bounds import Bounds, Names, dim_of, linear
 from ftuner.define.elements import (
@@ -148,8 +148,7 @@ def delays(read: Read, of: Recurrence, names: Names, proven: bool) -> dict[int, 
             )  # fmt: skip
         if isinstance(form.constant, int) and form.constant == 0:
             continue
-        least = least_value(-form.constant)
-        if not proven and (least is None or least < 1):
+        if not proven and not never_negative(-form.constant - 1):
             raise wrong(f"{what} at a later position; expected an earlier one", read.place)
         found[axis] = -form.constant
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
+from ftuner.core.dim import Dim, never_negative, quotient, symbol, symbols_of
 from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbolic
 from ftuner.tasks import program as tir
@@ -42,12 +42,7 @@ def conjuncts(condition: tir.Expr) -> Iterator[tir.Expr]:
 def holds(goal: Dim, variables: Sequence[Variable], facts: Sequence[tir.Test]) -> bool:
     """Whether a goal is known to be zero or more."""
     candidates = [goal, *(goal - f.dim for f in facts), *(goal + f.dim for f in facts if f.exact)]
-    for candidate in candidates:
-        least = least_at(candidate, variables)
-        low = None if least is None else least_value(least)
-        if low is not None and low >= 0:
-            return True
-    return False
+    return any(never_negative(least_at(candidate, variables)) for candidate in candidates)
 
 
 def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
@@ -61,10 +56,9 @@ def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
         factor, rest = parts
         if factor == 0:
             continue
-        up, down = least_value(factor), least_value(-factor)
-        if up is not None and up >= 0:
+        if never_negative(factor):
             goal = rest + factor * variable.begin
-        elif down is not None and down >= 0:
+        elif never_negative(-factor):
             goal = rest + factor * (variable.end - 1)
         else:
             return None

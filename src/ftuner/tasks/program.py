@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any
 
 from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbol, symbols_of
 from ftuner.core.dtype import DType
@@ -22,11 +21,6 @@ LINE_BYTES = 64
 """Panels begin at multiples of it: a cache line, and the longest vector of any ISA."""
 
 
-def _line() -> Any:
-    """The line in the user's file. Two nodes that differ in it alone are equal."""
-    return field(default=0, compare=False, repr=False, kw_only=True)
-
-
 @dataclass(frozen=True)
 class Array:
     """A parameter of a schedule."""
@@ -35,7 +29,8 @@ class Array:
     dtype: DType
     shape: tuple[Dim, ...]
     is_output: bool
-    line: int = _line()
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
+    """In the user's file. Two nodes that differ in it alone are equal."""
 
     def flat(self, index: Sequence[Dim]) -> Dim:
         """The number of an element in row-major order."""
@@ -75,7 +70,7 @@ class Load(Expr):
 
     array: str
     index: tuple[Dim, ...]
-    line: int = _line()
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -118,8 +113,11 @@ class Choose(Expr):
     y: Expr
 
 
+@dataclass(frozen=True)
 class Statement:
     """Base of the statements."""
+
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,6 @@ class Assign(Statement):
     name: str
     value: Expr
     declares: bool
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,6 @@ class MakeTile(Statement):
     name: str
     shape: tuple[int, ...]
     value: float
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -148,14 +144,12 @@ class MakePanel(Statement):
     extents are those of programs."""
 
     array: Array
-    line: int = _line()
 
 
 @dataclass(frozen=True)
 class SetElement(Statement):
     target: Element
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,6 @@ class Reduce(Statement):
     kind: str
     """`sum`, `maximum` or `minimum`."""
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -175,14 +168,12 @@ class Store(Statement):
     array: str
     index: tuple[Dim, ...]
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
 class If(Statement):
     condition: Expr
     body: tuple[Statement, ...]
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -218,7 +209,6 @@ class Loop(Statement):
     ends: tuple[Dim, ...]
     body: tuple[Statement, ...]
     factors: tuple[Factor, ...] = ()
-    line: int = _line()
 
     @property
     def constant(self) -> bool:

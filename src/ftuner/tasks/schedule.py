@@ -21,8 +21,8 @@ from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Require
 from ftuner.runtime.cpu.arrays import Array, address_of, any_tensor, as_array, tensor_of
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.tasks.claims import Check
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
+from ftuner.tasks.coverage import Check
 from ftuner.tasks.interpret import interpret
 from ftuner.tasks.parse import parse
 from ftuner.tasks.program import LINE_BYTES, WORKERS, Program

@@ -11,7 +11,7 @@ from itertools import product as all_of
 
 from ftuner.codegen.triton.functions import Functions, literal, scalar_bool, type_text
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
-from ftuner.core.dim import Dim, least_value, product
+from ftuner.core.dim import Dim, never_negative, product
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import neutral
 from ftuner.core.symbolic import Atom, Symbol
@@ -260,9 +260,7 @@ class _Writer:
             return f"tl.{atom.kind}({x}, {y})"
         if atom.kind == "whole":
             return x
-        low = least_value(atom.x)
-        natural = low is not None and low >= 0
-        rest = f"({x} % {y})" if natural else f"(({x} % {y} + {y}) % {y})"
+        rest = f"({x} % {y})" if never_negative(atom.x) else f"(({x} % {y} + {y}) % {y})"
         return rest if atom.kind == "remainder" else f"(({x} - {rest}) // {y})"
 
     def _value(self, expr: tir.Expr) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, least_value, maximum
+from ftuner.core.dim import Dim, Symbolic, maximum, never_negative
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
 from ftuner.frontends.torch.promotion import Number, Real, dtype_of_number, valued
 from ftuner.frontends.torch.registry import aten
@@ -79,8 +79,7 @@ def _whole(number: Number) -> Dim | float:
 
 def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
     """How many numbers a range has. A run with steps of an extent of 0 is refused."""
-    least = least_value(step) if isinstance(step, Symbolic) else 0
-    if step == 0 or least is None or least < 0:
+    if step == 0 or (isinstance(step, Symbolic) and not never_negative(step)):
         raise unsupported(f"a range with steps of {step}")
     if isinstance(step, Symbolic) or isinstance(start, Symbolic) or isinstance(end, Symbolic):
         if isinstance(start, float) and step == 1:
