@@ -191,9 +191,9 @@ class Operator:
         self._expect_count(arrays)
         given = [np.asarray(x) for x in arrays]
         definition = self._traced(self._given(attributes))
-        dtypes = self._operands.dtypes([ELEMENT_DTYPES.get(x.dtype.name) for x in given])
-        names, batch = self._operands.bound([x.shape for x in given], expect_equal)
-        found = meaning(definition, given, names, batch, dtypes)
+        dtypes = [ELEMENT_DTYPES.get(x.dtype.name) for x in given]
+        binding = self._operands.binding(dtypes, [x.shape for x in given], expect_equal)
+        found = meaning(definition, given, binding)
         return found[0] if len(found) == 1 else tuple(found)
 
     def use(self, schedule: Any) -> None:
@@ -265,19 +265,18 @@ class Operator:
     def defined(self, operands: Sequence[Value], given: _Given = ()) -> list[Value]:
         """The results as values by the definition, whatever the schedule."""
         definition = self._traced(given)
-        dtypes = self._operands.dtypes([x.dtype for x in operands])
-        names, batch = self._operands.bound([x.shape for x in operands], require)
-        bounds = Bounds(definition, names)
+        shapes = [x.shape for x in operands]
+        binding = self._operands.binding([x.dtype for x in operands], shapes, require)
+        bounds = Bounds(definition, binding.names)
         for need in bounds.needs:
             require(need.count * maximum(-need.dim, 0), 0, need.text)
-        return values(definition, operands, bounds, batch, dtypes, scan)
+        return values(definition, operands, bounds, binding, scan)
 
     def _expect_count(self, operands: Sequence[object]) -> None:
         names = self._operands.names
         if len(operands) != len(names):
-            raise OperandError(
-                f"{self.__name__} takes {', '.join(names)}; {len(operands)} are given"
-            )
+            what = f"{self.__name__} takes {', '.join(names)}"
+            raise OperandError(f"{what}; {len(operands)} are given")
 
     # Elsewhere.
 

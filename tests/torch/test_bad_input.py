@@ -13,7 +13,7 @@ import torch
 from tests.torch.modules import MEMORY, WIDTH, compiled, computed, in_a_child, mlp, same
 from torch import nn
 
-from ftuner.frontends.torch.fingerprints import Fingerprint
+from ftuner.frontends.torch.weights import Fingerprint
 from ftuner.frontends.torch.registry import ATEN
 from ftuner.graph.ir import Value
 from ftuner.torch import explain

@@ -8,12 +8,13 @@ scheduled and fused as those of any model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL as BOOL_DTYPE
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT32, INT64, UINT8, DType
+from ftuner.define.binding import Binding
 from ftuner.define.bounds import DATA, INSIDE, PADDED, Bounds, Linear, dim_of, linear
 from ftuner.define.elements import (
     INDEX,
@@ -48,18 +49,15 @@ Scan = Callable[["Lowering", Group, Uses], Sequence[Value]]
 
 
 def values(
-    definition: Definition, operands: Sequence[Value], bounds: Bounds, batch: Shape,
-    dtypes: Mapping[str, DType], scan: Scan,
-) -> list[Value]:  # fmt: skip
+    definition: Definition, operands: Sequence[Value], bounds: Bounds, binding: Binding, scan: Scan
+) -> list[Value]:
     """The results of a definition of some operands, in the builder that is being written to.
 
     Args:
         bounds: of the definition, for the extents of the operands.
-        batch: the axes `...` of all operands together.
-        dtypes: those of the types `float` and `int`.
         scan: writes recurrences.
     """
-    found = Lowering(definition, operands, bounds, batch, dtypes)
+    found = Lowering(definition, operands, bounds, binding)
     for group in groups(definition.recurrences, bounds.names, proven=True):
         found.compute(definition, group, scan)
     return [found.array(result, result.batched) for result in definition.results]
@@ -69,12 +67,10 @@ class Lowering:
     """The tensors of elements so far."""
 
     def __init__(
-        self, definition: Definition, operands: Sequence[Value], bounds: Bounds, batch: Shape,
-        dtypes: Mapping[str, DType],
-    ) -> None:  # fmt: skip
-        self.bounds = bounds
-        self.batch, self.name = batch, definition.name
-        self._operands, self._dtypes = operands, dtypes
+        self, definition: Definition, operands: Sequence[Value], bounds: Bounds, binding: Binding
+    ) -> None:
+        self.bounds, self.batch, self.name = bounds, binding.batch, definition.name
+        self._operands, self._dtypes = operands, binding.dtypes
         self._computed: dict[Tensor, Value] = {}
         self._labels: dict[Index, str] = {}
         self._indices: dict[str, Index] = {}

@@ -81,12 +81,10 @@ def check(
                 schedule.decide(tiles, bound, 1)
         except ShapeError:
             continue
-        names = next(iter(schedule.programs.values())).extents
-        extents = dict(zip(names, bound.extents, strict=True))
         tiles = [*schedule.programs][int(random.integers(len(schedule.programs)))]
         workers = int(random.integers(1, 6))
-        expected = interpret(schedule.programs[tiles], arrays, extents, workers)
-        what = f"of {schedule.__name__} for {extents}"
+        expected = interpret(schedule.programs[tiles], arrays, bound.extents, workers)
+        what = f"of {schedule.__name__} for {bound.extents}"
         if schedule.definition is not None:
             of = f"the interpreter with {text_of(tiles)} and {WORKERS}={workers} {what}"
             defined = _defined(schedule, arrays)

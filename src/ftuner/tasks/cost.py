@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, quotient, symbols_of
@@ -37,8 +38,7 @@ class _Body:
     seen: set[object] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class _Around:
+class _Around(NamedTuple):
     """What is around a statement."""
 
     body: _Body

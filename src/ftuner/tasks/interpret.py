@@ -92,7 +92,7 @@ class _Interpreter:
                 if np.any(self._mask):
                     self._block(body)
                 self._mask = outer
-            case tir.Loop(kind, names, begins, ends, body):
+            case tir.Loop(kind, names, _, ends, body):
                 assert kind != tir.TASKS
                 if kind == tir.LANES:
                     extent = self._dim(ends[0])
@@ -100,18 +100,15 @@ class _Interpreter:
                     self._block(body)
                     self._lane = ""
                 else:
-                    self._iterate(names, begins, ends, body)
+                    self._iterate(statement, 0)
 
-    def _iterate(
-        self, names: Sequence[str], begins: Sequence[Dim], ends: Sequence[Dim],
-        body: Sequence[tir.Statement],
-    ) -> None:  # fmt: skip
-        if not names:
-            self._block(body)
+    def _iterate(self, loop: tir.Loop, number: int) -> None:
+        if number == len(loop.names):
+            self._block(loop.body)
             return
-        for value in range(int(self._dim(begins[0])), int(self._dim(ends[0]))):
-            self._values[names[0]] = value
-            self._iterate(names[1:], begins[1:], ends[1:], body)
+        for value in range(int(self._dim(loop.begins[number])), int(self._dim(loop.ends[number]))):
+            self._values[loop.names[number]] = value
+            self._iterate(loop, number + 1)
 
     def _kept(self, value: Any, before: Any) -> Array:
         if before is None:
@@ -121,9 +118,8 @@ class _Interpreter:
 
     def _places(self, element: tir.Element) -> list[tuple[int, ...]]:
         """The elements of a tile, one for each lane or one."""
-        index = [np.asarray(self._dim(d)) for d in element.index]
-        return [tuple(map(int, place)) for place in zip(*map(np.ravel, np.broadcast_arrays(*index)),
-                                                        strict=True)]  # fmt: skip
+        index = np.broadcast_arrays(*(self._dim(d) for d in element.index))
+        return [tuple(map(int, place)) for place in zip(*map(np.ravel, index), strict=True)]
 
     def _set(self, target: tir.Element, value: Any) -> None:
         tile = self._tiles[target.tile]

@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.core.frozen import dataclass
+from ftuner.frontends.torch.creation import DRAWING
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.products import GROUPED
-from ftuner.frontends.torch.random_numbers import DRAWING
 from ftuner.frontends.torch.registry import ATEN, name_of
 
 FEWEST_OPERATORS = 4

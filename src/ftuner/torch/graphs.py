@@ -18,10 +18,9 @@ from torch import fx
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
-from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of
-from ftuner.frontends.torch.weights import WEIGHTS
+from ftuner.frontends.torch.weights import WEIGHTS, Fingerprint
 from ftuner.models import Model
 from ftuner.torch import cut
 from ftuner.torch.checking import checked

@@ -33,10 +33,8 @@ from ftuner.graph.ir import Array, Graph, TensorType, Value
 from ftuner.runtime.cpu.arrays import array_of
 
 for _room in (
-    "activations", "attention", "convolution", "creation", "embedding", "indexing",
-    "normalisation", "ordering",
-    "pointwise", "pooling", "products", "random_numbers", "rearranging", "recurrent", "reductions",
-    "resizing", "views",
+    "activations", "creation", "indexing", "normalisation", "pointwise", "products", "rearranging",
+    "recurrent", "reductions", "views", "windows",
 ):  # fmt: skip
     import_module(f"ftuner.frontends.torch.{_room}")
 
