@@ -210,11 +210,9 @@ class Operator:
         wanted = [(len(array.shape), array.is_output) for array in schedule.arrays]
         batched = any(one.batched for one in given.operands)
         if self.attributes or batched or types != wanted:
-            raise ScheduleError(
-                f"{self._where}: {self.__name__}{given.text!r} is scheduled by {schedule!r}; "
-                "expected the same operands, results and axes, none of them '...', and no "
-                "attributes"
-            )
+            what = f"{self._where}: {self.__name__}{given.text!r} is scheduled by {schedule!r}"
+            expected = "the same operands, results and axes, none of them '...', and no attributes"
+            raise ScheduleError(f"{what}; expected {expected}")
         # Calls that run meanwhile go on with what they have.
         self._schedule, self._made = schedule, _Made()
 
@@ -296,10 +294,8 @@ class Operator:
                 kind = type(p.default) if p.default is not p.empty else "nothing"
             name = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             if name not in _ATTRIBUTES:
-                raise ConfigurationError(
-                    f"attribute {p.name} of {self.__name__} is annotated as {name}; a file needs "
-                    f"one of {', '.join(_ATTRIBUTES)}"
-                )
+                what = f"attribute {p.name} of {self.__name__} is annotated as {name}"
+                raise ConfigurationError(f"{what}; a file needs one of {', '.join(_ATTRIBUTES)}")
             found.append(p.replace(annotation=name))
         imported.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
         imported.__module__, imported.__qualname__ = self.__module__, self.__qualname__

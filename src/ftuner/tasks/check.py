@@ -137,9 +137,7 @@ def _compare(found: Sequence[Array], expected: Sequence[Array], what: str) -> fl
         relative = float(np.max(apart)) / (1.0 + float(np.max(finite, initial=0.0)))
         if not relative <= TOLERANCES[x.dtype.name]:
             place = np.unravel_index(int(np.argmax(np.nan_to_num(apart, nan=np.inf))), x.shape)
-            raise MismatchError(
-                f"{what}: output {number} differs at {tuple(map(int, place))}: {x[place]!r}; "
-                f"expected {y[place]!r}"
-            )
+            where = f"output {number} differs at {tuple(map(int, place))}"
+            raise MismatchError(f"{what}: {where}: {x[place]!r}; expected {y[place]!r}")
         largest = max(largest, relative)
     return largest

@@ -65,13 +65,9 @@ class Coverage:
     """Claims on extents and on the stores of outputs: those that are not proved are checks."""
 
     def __init__(self, program: Program) -> None:
-        self._program = program
+        self._program, self.error = program, program.error
         self._checks: dict[Check, None] = {}
         self._stores: list[tuple[Store, Place]] = []
-
-    def error(self, kind: type[ScheduleError], line: int, message: str) -> ScheduleError:
-        program = self._program
-        return kind(f"{program.file}:{line}: schedule {program.name!r}: {message}")
 
     def _decide(
         self, dim: Dim, some: tuple[Dim, ...], kind: type[ScheduleError], line: int, what: str

@@ -165,10 +165,8 @@ class _Interpreter:
         for axis, (position, extent) in enumerate(zip(places, array.shape, strict=True)):
             outside = np.logical_and(mask, np.logical_or(position < 0, position >= extent))
             if np.any(outside):
-                raise BoundsError(
-                    f"{self._program.file}:{line}: schedule {self._program.name!r}: {name!r}, axis "
-                    f"{axis} of extent {extent}, is read or written at {position}"
-                )
+                what = f"{name!r}, axis {axis} of extent {extent}, is read or written at {position}"
+                raise self._program.error(BoundsError, line, what)
         return places, mask
 
     def _dim(self, dim: Dim) -> Any:

@@ -14,6 +14,7 @@ from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symb
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
+from ftuner.errors import ScheduleError
 
 WORKERS = "workers"
 """The symbol of the number of workers that run a schedule."""
@@ -265,6 +266,9 @@ class Program:
             size = product(array.shape) * array.dtype.itemsize
             total = total + ceil_quotient(size, LINE_BYTES) * LINE_BYTES
         return places, total
+
+    def error(self, kind: type[ScheduleError], line: int, message: str) -> ScheduleError:
+        return kind(f"{self.file}:{line}: schedule {self.name!r}: {message}")
 
     def array(self, name: str) -> Array:
         """The array or the panel of a name."""

@@ -200,14 +200,12 @@ class Schedule(Scheduled):
         for given, declared in zip(operands, inputs, strict=True):
             operand = as_array(given, declared.name)
             if operand.dtype != self._numpy:
-                raise DTypeError(
-                    f"{declared.name} has dtype {operand.dtype}; expected {declared.dtype}"
-                )
+                what = f"{declared.name} has dtype {operand.dtype}"
+                raise DTypeError(f"{what}; expected {declared.dtype}")
             if operand.ndim != len(declared.shape):
-                raise ShapeError(
-                    f"{declared.name} has the shape {operand.shape}; expected "
-                    f"({', '.join(map(str, declared.shape))})"
-                )
+                wanted = ", ".join(map(str, declared.shape))
+                what = f"{declared.name} has the shape {operand.shape}"
+                raise ShapeError(f"{what}; expected ({wanted})")
             if not (operand.flags.c_contiguous and operand.flags.aligned):
                 operand = np.require(operand, requirements=["C", "A"])
             found.append(operand)

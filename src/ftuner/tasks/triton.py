@@ -103,10 +103,8 @@ class _Writer:
             case tir.MakeTile(name, shape, value):
                 self._make(name, shape, value)
             case tir.MakePanel(array, line=line):
-                raise UnsupportedStatementError(
-                    f"{self._program.file}:{line}: schedule {self._program.name!r}: the panel "
-                    f"{array.name!r}, which programs of Triton do not have"
-                )
+                what = f"the panel {array.name!r}, which programs of Triton do not have"
+                raise self._program.error(UnsupportedStatementError, line, what)
             case tir.SetElement(tir.Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._set(self._place(target), self._value(value), wide, False)

@@ -317,9 +317,8 @@ def assembled(
         return known[node]
 
     numbers = numbers_of(module.graph)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            known[node] = graph.node_copy(node)
+    for node in module.graph.find_nodes(op="placeholder"):
+        known[node] = graph.node_copy(node)
     for level in range(max(by_level.values(), default=0) + 1):
         if level in calls:
             region, call = calls[level]

@@ -89,16 +89,17 @@ class CompiledGraph:
     ) -> None:
         """`constants`: the numbers of the inputs that are parameters and buffers."""
         self._module, self._options = module, options
-        self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._inputs = module.graph.find_nodes(op="placeholder")
         self._device = _device_of(self._inputs)
         self._states: dict[tuple[float, ...], _State] = {}
         """By `_key`."""
         self._changes: dict[int, int] = {}
         """How often an input changed within a few runs."""
-        numbers = [i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)]
-        self._numbers = tuple(numbers)
+        self._numbers = tuple(
+            i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)
+        )
         """The inputs that are numbers of Python."""
-        self._values: dict[int, set[float]] = {i: set() for i in numbers}
+        self._values: dict[int, set[float]] = {i: set() for i in self._numbers}
         """Their values so far."""
         self._pick(constants)
 
@@ -150,18 +151,13 @@ class CompiledGraph:
         constants |= {self._inputs[i]: given[i].clone() for i in self._numbers}
         key = self._key(parameters, given)
         division, run = _divided(self._module, self._device, constants, self._options)
-        if len(self._states) == MOST_STATES:
-            self._states.pop(next(iter(self._states)))
         states = self._states
-
-        def gone(_: object) -> None:
-            states.pop(key, None)
-
-        state = states[key] = _State(
-            list(map(_version, parameters)), list(map(_address, parameters)),
-            Fingerprint(parameters), division, run,
-            watched=[weakref.ref(x, gone) for x in parameters],
-        )  # fmt: skip
+        if len(states) == MOST_STATES:
+            states.pop(next(iter(states)))
+        versions, addresses = (list(map(of, parameters)) for of in (_version, _address))
+        watched = [weakref.ref(x, lambda _: states.pop(key, None)) for x in parameters]
+        state = _State(versions, addresses, Fingerprint(parameters), division, run, watched=watched)
+        states[key] = state
         return state
 
     def _moving(self, given: tuple[Any, ...]) -> set[int]:
@@ -223,7 +219,7 @@ def _divided(
             try:
                 found.append(_compiled(region, module, constants, device, given))
             except NodeError as error:
-                failed[_named(region, error.node)] = str(error)
+                failed[next(n for n in region.nodes if n.name == error.node)] = str(error)
             except (GraphError, UnsupportedKernelError) as error:
                 failed |= {n: str(error) for n in region.nodes if _is_operator(n)}
         if not failed:
@@ -255,10 +251,6 @@ def _compiled(
 
 def _is_operator(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and not cut.gives_no_tensor(node)
-
-
-def _named(region: cut.Region, name: str) -> fx.Node:
-    return next(n for n in region.nodes if n.name == name)
 
 
 def _tell(left: cut.Left, options: Options) -> None:

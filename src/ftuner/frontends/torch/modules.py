@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from ftuner.errors import ExportError, ShapeError
 from ftuner.frontends.torch.calling import Input, flattened, named_arguments
 from ftuner.frontends.torch.calling import name_of as path_name
-from ftuner.frontends.torch.dims import expression_of
+from ftuner.frontends.torch.dims import environment_of
 from ftuner.frontends.torch.exported import AUTOCAST, Program, as_written, program_of, unique
-from ftuner.frontends.torch.growing import Shape, traced
+from ftuner.frontends.torch.growing import Shape, extents_of, traced
 
 _LOG = logging.getLogger(__name__)
 
@@ -261,22 +261,18 @@ def _tell_constants(
     program: ExportedProgram, names: Sequence[str], shapes: Sequence[Shape]
 ) -> None:
     """Log which dynamic extents are constants of the program, and where that is from."""
-    told = []
-    placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-    for name, user, shape in zip(names, program.graph_signature.user_inputs, shapes, strict=True):
-        x = placeholders[user].meta["val"]
-        for axis in shape:
-            if expression_of(x.shape[axis]).is_number:
-                where = _reason(x, f"L['tensors'][{names.index(name)}].size()[{axis}]")
-                told.append(f"{name} axis {axis} is {x.shape[axis]}{where}")
+    environment, told = environment_of(program), []
+    for (i, axis), extent in extents_of(program).items():
+        if axis in shapes[i] and extent.is_number:
+            where = _reason(environment, f"L['tensors'][{i}].size()[{axis}]")
+            told.append(f"{names[i]} axis {axis} is {extent}{where}")
     if told:
         more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         _LOG.warning("torch.export has constants of: %s%s", "; ".join(told[:MOST_TOLD]), more)
 
 
-def _reason(x: Any, source: str) -> str:
+def _reason(environment: Any, source: str) -> str:
     """Where torch has found that an extent is a constant, as far as it says."""
-    environment = getattr(getattr(x, "fake_mode", None), "shape_env", None)
     symbol = getattr(environment, "source_to_var", {}).get(source)
     place = getattr(environment, "replacements_slocs", {}).get(symbol)
     return "" if place is None else f" {place}"
