@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 
-from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbol, symbols_of
+from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
@@ -320,18 +320,20 @@ def linear(dim: Dim, name: str) -> tuple[Dim, Dim] | None:
 
 def replaced(dim: Dim, values: dict[str, Dim]) -> Dim:
     """The dim with values for symbols, outside of quotients and remainders."""
+
+    def part(atom: Atom | Symbol) -> Dim:
+        value = values.get(atom.name) if isinstance(atom, Symbol) else None
+        return Symbolic((((atom,), 1),)) if value is None else value
+
+    return mapped(dim, part)
+
+
+def mapped(dim: Dim, part: Callable[[Atom | Symbol], Dim]) -> Dim:
+    """The dim with other values for its symbols, quotients and remainders."""
     if isinstance(dim, int):
         return dim
-    total: Dim = 0
-    for monomial, coefficient in dim.terms:
-        term: Dim = coefficient
-        for atom in monomial:
-            if isinstance(atom, Atom):
-                term = term * Symbolic((((atom,), 1),))
-            else:
-                term = term * values.get(atom.name, symbol(atom.name))
-        total = total + term
-    return total
+    terms = (product((coefficient, *map(part, monomial))) for monomial, coefficient in dim.terms)
+    return sum(terms, start=0)
 
 
 def tiles_across(program: Program) -> frozenset[str]:

@@ -46,10 +46,9 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
     """
     module = getattr(module, "_orig_mod", module)
     if isinstance(module, torch.jit.ScriptModule):
-        raise ExportError(
-            "a module of TorchScript has no program of torch.export; compile the module that it "
-            "was made of, or write it by torch.onnx.export and load that"
-        )
+        hint = "compile the module that it was made of, or write it by torch.onnx.export"
+        what = "a module of TorchScript has no program of torch.export"
+        raise ExportError(f"{what}; {hint} and load that")
     signature = inspect.signature(module.forward)
     args, keywords = _as_call(example_inputs)
     try:
@@ -64,16 +63,11 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
         shapes = [dict.fromkeys(range(x.dim()), every) for x in tensors]
     else:
         shapes = list(_shapes_in(arguments, told))
-    defaults = {
-        name: x for name, x in arguments.items()
-        if not any(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in pytree.tree_leaves(x))
-    }  # fmt: skip
     form.inputs = {name: x.new_empty(0) for name, x in form.inputs.items()}
     exported = _exported(module, form, tensors, shapes)
     _tell_constants(exported, list(form.inputs), shapes)
-    found = form.program(exported, defaults)
-    again = _Again(module, form, defaults, tensors, shapes, found.calling.states)
-    return replace(found, again=again)
+    found = form.program(exported)
+    return replace(found, again=_Again(module, form, tensors, shapes, found.calling.states))
 
 
 class _Again:
@@ -81,12 +75,11 @@ class _Again:
     the inputs that it was traced with first."""
 
     def __init__(
-        self, module: nn.Module, form: _Form, defaults: dict[str, Any],
-        tensors: Sequence[torch.Tensor], shapes: Sequence[Shape],
-        states: Mapping[str, torch.Tensor],
+        self, module: nn.Module, form: _Form, tensors: Sequence[torch.Tensor],
+        shapes: Sequence[Shape], states: Mapping[str, torch.Tensor],
     ) -> None:  # fmt: skip
         """`states`: what calls of the program update, which may change."""
-        self._module, self._form, self._defaults = weakref.ref(module), form, defaults
+        self._module, self._form = weakref.ref(module), form
         self._shapes, self._states = shapes, frozenset(states)
         self._first = [tuple(x.shape) for x in tensors]
         self._weights = self._weights_of(module)
@@ -116,7 +109,7 @@ class _Again:
             tensors.append(kind.new_empty(given))
         with torch.inference_mode(False):
             exported = _exported(module, self._form, tensors, self._shapes)
-        found = self._form.program(exported, self._defaults)
+        found = self._form.program(exported)
         if found.calling.states.keys() != self._states:
             raise ExportError("the module updates other buffers for such inputs")
         return found
@@ -146,6 +139,10 @@ class _Form:
 
     def __init__(self, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
         self.signature = signature
+        self.defaults = {
+            name: x for name, x in arguments.items()
+            if not any(isinstance(one, (torch.Tensor, np.ndarray)) for one in pytree.tree_leaves(x))
+        }  # fmt: skip
         found, self.arguments = flattened(arguments)
         used = Counter[str]()
         self.leaves: list[Any] = []
@@ -165,10 +162,10 @@ class _Form:
         }  # fmt: skip
         """The dtypes of `torch.autocast` around the call that compiles, by the kind of device."""
 
-    def program(self, exported: ExportedProgram, defaults: dict[str, Any]) -> Program:
+    def program(self, exported: ExportedProgram) -> Program:
         """The graph of what was traced last."""
         return program_of(
-            exported, self.signature, defaults, self.arguments, list(self.inputs), self.names,
+            exported, self.signature, self.defaults, self.arguments, list(self.inputs), self.names,
             self.result, self.leaves,
         )  # fmt: skip
 
