@@ -278,11 +278,8 @@ class Bounds:
 
     def _follows(self, form: Linear, facts: Sequence[Linear]) -> bool:
         """Whether a form is zero or more where the facts are."""
-        for fact in facts:
-            low, _ = self._range_of(form.plus(fact, -1))
-            if never_negative(low):
-                return True
-        return False
+        lows = (self._range_of(form.plus(fact, -1))[0] for fact in facts)
+        return any(map(never_negative, lows))
 
     def _range_of(self, form: Linear) -> tuple[Dim | None, Dim | None]:
         low: Dim | None = form.constant

@@ -73,7 +73,8 @@ class Lowering:
         self._operands, self._dtypes = operands, binding.dtypes
         self._computed: dict[Tensor, Value] = {}
         self._labels: dict[Index, str] = {}
-        self._indices: dict[str, Index] = {}
+        self.indices: dict[str, Index] = {}
+        """By their labels."""
         self._terms: dict[tuple[Element, DType], Term] = {}
         self._origin = building().where
 
@@ -102,13 +103,10 @@ class Lowering:
             labels = [self.label(x) for x in at if isinstance(x, Index) and x not in over]
             self._terms[one, self.dtype(one.type)] = Term(batch + "".join(labels), value)
 
-    def index_of(self, label: str) -> Index:
-        return self._indices[label]
-
     def label(self, index: Index) -> str:
         if index not in self._labels:
             found = self._labels[index] = chr(_FIRST_LABEL + len(self._labels))
-            self._indices[found] = index
+            self.indices[found] = index
         return self._labels[index]
 
     def dtype(self, type_: str) -> DType:
@@ -203,7 +201,7 @@ class Lowering:
         if whole is not None:
             return whole
         batch = [label for label in reversed(BROADCAST) if label in every]
-        rest = sorted(every - {*batch}, key=lambda label: self._indices[label].number)
+        rest = sorted(every - {*batch}, key=lambda label: self.indices[label].number)
         return "".join((*batch, *rest))
 
     def padded(self, one: Apply) -> Read | None:
@@ -296,7 +294,7 @@ class Lowering:
         ]
         indices = sorted(
             {i for form in forms if form is not None for i in form.coefficients}
-            | {self._indices[c] for t in positions if t for c in t.labels if c not in BROADCAST},
+            | {self.indices[c] for t in positions if t for c in t.labels if c not in BROADCAST},
             key=lambda i: i.number,
         )
         others = {c for t in positions if t is not None for c in t.labels if c in BROADCAST}
@@ -364,7 +362,7 @@ class Lowering:
             return term
         labels = term.labels + missing
         value = _aligned(term, labels, whole=True)
-        extents = [self.bounds.extent(self._indices[label]) for label in missing]
+        extents = [self.bounds.extent(self.indices[label]) for label in missing]
         return Term(labels, value.broadcast((*term.value.shape, *extents)))
 
     def _sum(self, body: Element, axes: str, dtype: DType) -> Term:

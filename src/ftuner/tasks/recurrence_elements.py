@@ -311,7 +311,7 @@ class Elements:
             if label in BROADCAST:
                 axes.append(None if extent == 1 else len(self._batch) - 1 - int(label))
             else:
-                axes.append(self._axes[self._lowering.index_of(label)])
+                axes.append(self._axes[self._lowering.indices[label]])
         shape = tuple(map(given.dim, value.shape))
         array = tir.Array(f"a{len(given.operands)}", given.dtype, shape, False)
         return Operand(array, value, tuple(axes))
