@@ -139,11 +139,12 @@ class _Form:
 
     def __init__(self, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
         self.signature = signature
+        found, self.arguments = flattened(arguments)
+        # Structures that were unknown to pytrees are known by now.
         self.defaults = {
             name: x for name, x in arguments.items()
             if not any(isinstance(one, (torch.Tensor, np.ndarray)) for one in pytree.tree_leaves(x))
         }  # fmt: skip
-        found, self.arguments = flattened(arguments)
         used = Counter[str]()
         self.leaves: list[Any] = []
         self.inputs: dict[str, torch.Tensor] = {}
