@@ -4,16 +4,27 @@ along some axes, times a weight of the taps."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from ftuner.core.dim import product
-from ftuner.define.bounds import DATA, PADDED, Linear
+from ftuner.core.dtype import DType
+from ftuner.define.bounds import DATA, PADDED, Bounds, Linear
 from ftuner.define.elements import Apply, Element, Index, Read
 from ftuner.graph.algebra import apply
 from ftuner.graph.einsum import Term, arranged
+from ftuner.graph.ir import Value
 
-if TYPE_CHECKING:
-    from ftuner.define.values import Lowering
+
+class Lowering(Protocol):
+    """What `define.values` makes of elements."""
+
+    bounds: Bounds
+
+    def operand(self, read: Read) -> tuple[Value, str]: ...
+    def forms(self, read: Read) -> list[Linear | None]: ...
+    def label(self, index: Index) -> str: ...
+    def term(self, one: Element, dtype: DType | None = None) -> Term: ...
+    def padded(self, one: Apply) -> Read | None: ...
 
 
 class _Spatial(NamedTuple):
