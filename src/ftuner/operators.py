@@ -191,9 +191,9 @@ class Operator:
         self._expect_count(arrays)
         given = [np.asarray(x) for x in arrays]
         definition = self._traced(self._given(attributes))
-        dtypes = self._operands.dtypes([ELEMENT_DTYPES.get(x.dtype.name) for x in given])
-        names, batch = self._operands.bound([x.shape for x in given], expect_equal)
-        found = meaning(definition, given, names, batch, dtypes)
+        dtypes = [ELEMENT_DTYPES.get(x.dtype.name) for x in given]
+        binding = self._operands.binding(dtypes, [x.shape for x in given], expect_equal)
+        found = meaning(definition, given, binding)
         return found[0] if len(found) == 1 else tuple(found)
 
     def use(self, schedule: Any) -> None:
@@ -210,11 +210,9 @@ class Operator:
         wanted = [(len(array.shape), array.is_output) for array in schedule.arrays]
         batched = any(one.batched for one in given.operands)
         if self.attributes or batched or types != wanted:
-            raise ScheduleError(
-                f"{self._where}: {self.__name__}{given.text!r} is scheduled by {schedule!r}; "
-                "expected the same operands, results and axes, none of them '...', and no "
-                "attributes"
-            )
+            what = f"{self._where}: {self.__name__}{given.text!r} is scheduled by {schedule!r}"
+            expected = "the same operands, results and axes, none of them '...', and no attributes"
+            raise ScheduleError(f"{what}; expected {expected}")
         # Calls that run meanwhile go on with what they have.
         self._schedule, self._made = schedule, _Made()
 
@@ -265,19 +263,18 @@ class Operator:
     def defined(self, operands: Sequence[Value], given: _Given = ()) -> list[Value]:
         """The results as values by the definition, whatever the schedule."""
         definition = self._traced(given)
-        dtypes = self._operands.dtypes([x.dtype for x in operands])
-        names, batch = self._operands.bound([x.shape for x in operands], require)
-        bounds = Bounds(definition, names)
+        shapes = [x.shape for x in operands]
+        binding = self._operands.binding([x.dtype for x in operands], shapes, require)
+        bounds = Bounds(definition, binding.names)
         for need in bounds.needs:
             require(need.count * maximum(-need.dim, 0), 0, need.text)
-        return values(definition, operands, bounds, batch, dtypes, scan)
+        return values(definition, operands, bounds, binding, scan)
 
     def _expect_count(self, operands: Sequence[object]) -> None:
         names = self._operands.names
         if len(operands) != len(names):
-            raise OperandError(
-                f"{self.__name__} takes {', '.join(names)}; {len(operands)} are given"
-            )
+            what = f"{self.__name__} takes {', '.join(names)}"
+            raise OperandError(f"{what}; {len(operands)} are given")
 
     # Elsewhere.
 
@@ -297,10 +294,8 @@ class Operator:
                 kind = type(p.default) if p.default is not p.empty else "nothing"
             name = kind if isinstance(kind, str) else inspect.formatannotation(kind)
             if name not in _ATTRIBUTES:
-                raise ConfigurationError(
-                    f"attribute {p.name} of {self.__name__} is annotated as {name}; a file needs "
-                    f"one of {', '.join(_ATTRIBUTES)}"
-                )
+                what = f"attribute {p.name} of {self.__name__} is annotated as {name}"
+                raise ConfigurationError(f"{what}; a file needs one of {', '.join(_ATTRIBUTES)}")
             found.append(p.replace(annotation=name))
         imported.__signature__ = inspect.Signature(found)  # type: ignore[attr-defined]
         imported.__module__, imported.__qualname__ = self.__module__, self.__qualname__

@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.graph.graphs import Maker, graph_of
 
 import ftuner
 from ftuner.core.dim import symbol
-from ftuner.core.dtype import FLOAT32
 from ftuner.define import any, argmax, axis, cast, exp, max, mean, prod, sqrt, sum, tanh, where
 from ftuner.errors import ConfigurationError, IndexRangeError, UnsupportedOperatorError
 from ftuner.frontends.onnx import importer, signatures
 from ftuner.graph.algebra import apply
-from ftuner.graph.builder import Builder
-from ftuner.graph.ir import Array
+from ftuner.graph.ir import Array, Value
 
 
 @ftuner.operator("(..., m, k), (k, n), (n) -> (..., m, n)")
@@ -108,17 +107,14 @@ def test_operands_have_any_strides_and_dtype() -> None:
 
 
 def test_a_convolution_is_one_in_the_graph() -> None:
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (symbol("n"), symbol("h"), symbol("w"), 8))
-    weight = random(3, 3, 8, 16)
-    with builder.writing():
-        y = convolved(x, builder.constant(weight))
-    model = ftuner.compile(builder.graph([x], [("y", y)]))
+    shape, weight = (symbol("n"), symbol("h"), symbol("w"), 8), random(3, 3, 8, 16)
+    graph = graph_of(lambda g: convolved(g.given("x", *shape), g.constant(weight)))
+    model = ftuner.compile(graph)
     assert [step.kind for step in model.steps] == ["convolution"]
     for height, width in ((1, 1), (9, 14), (32, 31)):
         images = random(2, height, width, 8)
         wanted = convolved.reference(images, weight)
-        np.testing.assert_allclose(model(x=images)["y"], wanted, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(model(x=images)["y0"], wanted, rtol=1e-3, atol=1e-4)
     expect_meaning(convolved, random(1, 5, 4, 3), random(3, 3, 3, 2))
 
 
@@ -185,11 +181,13 @@ def test_an_index_in_the_data_is_checked_with_the_line() -> None:
 
 
 def test_an_operator_is_fused_with_both_neighbours() -> None:
-    builder = Builder()
-    x, r, s = (builder.input(n, FLOAT32, (symbol("rows"), 77)) for n in ("x", "r", "s"))
-    with builder.writing():
-        y = rms_norm(x + r, builder.constant(np.ones(77, np.float32))) * s
-    model = ftuner.compile(builder.graph([x, r, s], [("y", y)]))
+
+    def body(g: Maker) -> Value:
+        x, r, s = (g.given(n, symbol("rows"), 77) for n in "xrs")
+        found: Value = rms_norm(x + r, g.constant(np.ones(77, np.float32)))
+        return found * s
+
+    model = ftuner.compile(graph_of(body))
     (step,) = model.steps
     assert step.title == "add + norm + multiply"
     assert step.title in str(model.explain(x=(5, 77)))
@@ -214,18 +212,15 @@ def test_softmax_of_differences_is_stable() -> None:
     expect_meaning(softmax, 1e4 * random(33))
 
 
-def file_of(op: str, **attributes: Any) -> Any:
-    from onnx import TensorProto, helper
+def file_of(op: str, attributes: str = "") -> Any:
+    from onnx.parser import parse_model
 
-    def declared(name: str, *shape: Any) -> Any:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-    node = helper.make_node(op, ["x", "w", "b"], ["g"], domain="tests.own", **attributes)
-    nodes = [node, helper.make_node("Relu", ["g"], ["y"])]
-    inputs = [declared("x", "m", "k"), declared("w", "k", "n"), declared("b", "n")]
-    graph = helper.make_graph(nodes, "graph", inputs, [declared("y", "m", "n")])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("tests.own", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return parse_model(f"""
+        <ir_version: 10, opset_import: ["": 21, "tests.own": 1]>
+        graph (float[m, k] x, float[k, n] w, float[n] b) => (float[m, n] y) {{
+            g = tests.own.{op} {attributes} (x, w, b)
+            y = Relu(g)
+        }}""")
 
 
 @pytest.fixture
@@ -243,11 +238,11 @@ def test_files_use_registered_operators(tmp_path: Path) -> None:
     ftuner.register("tests.own", "Gated", gated)
     operands = {"x": random(5, 7), "w": random(7, 3), "b": random(3)}
     wanted = np.maximum(gated.reference(*operands.values(), scale=0.5), 0)
-    model = ftuner.load(file_of("Gated", scale=0.5))
+    model = ftuner.load(file_of("Gated", "<scale = 0.5>"))
     assert [step.title for step in model.steps] == ["matmul + multiply + add + tanh + maximum"]
     np.testing.assert_allclose(model(**operands)["y"], wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(ftuner.GraphError, match="no attribute is called 'factor'"):
-        ftuner.load(file_of("Gated", factor=0.5))
+        ftuner.load(file_of("Gated", "<factor = 0.5>"))
     with pytest.raises(ConfigurationError, match="has an importer"):
         ftuner.register("tests.own", "Gated", gated)
     with pytest.raises(ConfigurationError, match="has an importer"):
@@ -280,15 +275,12 @@ def test_files_use_operators_of_entry_points(monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_onnx
 def test_models_with_operators_are_saved(tmp_path: Path) -> None:
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (symbol("n"),))
-    with builder.writing():
-        y = windows(x, builder.constant(random(3)))
-    model = ftuner.compile(builder.graph([x], [("y", y)]))
+    graph = graph_of(lambda g: windows(g.given("x", symbol("n")), g.constant(random(3))))
+    model = ftuner.compile(graph)
     ftuner.save(model, tmp_path / "windows.ftuner")
     given = random(9)
-    found = ftuner.load(tmp_path / "windows.ftuner")(x=given)["y"]
-    np.testing.assert_array_equal(found, model(x=given)["y"])
+    found = ftuner.load(tmp_path / "windows.ftuner")(x=given)["y0"]
+    np.testing.assert_array_equal(found, model(x=given)["y0"])
     np.testing.assert_allclose(found, windows.reference(given, random(3)), rtol=1e-4, atol=1e-5)
 
 
@@ -313,10 +305,7 @@ def test_what_is_recognised_has_the_kernels_of_built_in_operators() -> None:
         (softmax, ("mn",), lambda x: apply("softmax", x, axis=1, log=False)),
         (product, ("mk", "kn"), lambda a, b: a @ b),
     ):
-        builder = Builder()
-        given = [builder.input(n, FLOAT32, tuple(map(symbol, n))) for n in names]
-        with builder.writing():
-            y = built_in(*given)
-        wanted = ftuner.compile(builder.graph(given, [("y", y)])).steps
+        graph = graph_of(lambda g: built_in(*(g.given(n, *map(symbol, n)) for n in names)))  # noqa: B023
+        wanted = ftuner.compile(graph).steps
         found = own.compiled(*(random(3, 3) for _ in names)).steps
         assert list(map(what, found)) == list(map(what, wanted))

@@ -24,6 +24,7 @@ from ftuner.errors import (
 
 torch = pytest.importorskip("torch")
 
+from tests.frontends.torch_programs import Function  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
 from ftuner.frontends.torch import exported  # noqa: E402
@@ -72,21 +73,11 @@ class Decoder(nn.Module):  # type: ignore[name-defined, misc]
         return {"y": y, "past": past}
 
 
-class Branching(nn.Module):  # type: ignore[name-defined, misc]
-    def forward(self, x: Any) -> Any:
-        return x + 1 if x.sum() > 0 else x - 1
-
-
 class SomeCache:
     """A container that torch does not know."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
-
-
-class Caching(nn.Module):  # type: ignore[name-defined, misc]
-    def forward(self, x: Any) -> Any:
-        return SomeCache(x + 1)
 
 
 def close(found: Any, wanted: Any) -> bool:
@@ -195,11 +186,10 @@ def test_extents_of_ranges_and_of_steps() -> None:
 def test_an_extent_times_a_float_is_rounded_up(factor: float) -> None:
     """As the capacity of experts is computed."""
 
-    class Module(nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, x: Any) -> Any:
-            return x + math.ceil(factor * x.shape[0]), x < math.ceil(factor * x.shape[0]) + 1
+    def function(x: Any) -> Any:
+        return x + math.ceil(factor * x.shape[0]), x < math.ceil(factor * x.shape[0]) + 1
 
-    module = Module()
+    module = Function(function)
     model = ftuner.compile(module, (torch.ones(5, 2),))
     for rows in (1, 4, 7):
         x = torch.randn(rows, 2)
@@ -207,12 +197,9 @@ def test_an_extent_times_a_float_is_rounded_up(factor: float) -> None:
 
 
 def test_an_extent_times_a_float_that_rounds_is_refused() -> None:
-    class Module(nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, x: Any) -> Any:
-            return x + math.ceil(1.1 * x.shape[0])
-
+    module = Function(lambda x: x + math.ceil(1.1 * x.shape[0]))
     with pytest.raises(UnsupportedOperatorError):
-        ftuner.compile(Module(), (torch.ones(5, 2),))
+        ftuner.compile(module, (torch.ones(5, 2),))
 
 
 class Padded(nn.Module):  # type: ignore[name-defined, misc]
@@ -275,21 +262,19 @@ class Residual(nn.Module):  # type: ignore[name-defined, misc]
         return (rows + 1).masked_fill_(rows > 1, 1.0)
 
 
-class Shared(nn.Module):  # type: ignore[name-defined, misc]
+def shared(x: Any, y: Any) -> Any:
     """Updates what is read elsewhere."""
-
-    def forward(self, x: Any, y: Any) -> Any:
-        first = x * 2
-        view = first[1:]
-        first.add_(1)
-        second = (x + 1).relu_()
-        third = torch.dropout(y * 1, 0.5, False)
-        whole = third + 0
-        third.mul_(3)
-        last, _ = torch.topk(y, 2, dim=-1)
-        part = last[1:]
-        last /= last.sum(-1, keepdim=True)
-        return part, last, view, first, second.mul_(second), whole, third, (x * 1).lt_(0.5)
+    first = x * 2
+    view = first[1:]
+    first.add_(1)
+    second = (x + 1).relu_()
+    third = torch.dropout(y * 1, 0.5, False)
+    whole = third + 0
+    third.mul_(3)
+    last, _ = torch.topk(y, 2, dim=-1)
+    part = last[1:]
+    last /= last.sum(-1, keepdim=True)
+    return part, last, view, first, second.mul_(second), whole, third, (x * 1).lt_(0.5)
 
 
 def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +283,7 @@ def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> 
     original = exported.decomposed
     monkeypatch.setattr(exported, "decomposed", lambda *a: [made.append(a), original(*a)][1])
     x = torch.randn(2, 3, 4, 5)
-    for module, given, times in ((Residual(), (x,), 0), (Shared(), (x, x + 1), 1)):
+    for module, given, times in ((Residual(), (x,), 0), (Function(shared), (x, x + 1), 1)):
         made.clear()
         model = ftuner.compile(module.eval(), given)
         assert len(made) == times
@@ -308,28 +293,26 @@ def test_updates_of_what_nothing_else_reads(monkeypatch: pytest.MonkeyPatch) -> 
         torch.testing.assert_close(model(*given), wanted)
 
 
-class Changing(nn.Module):  # type: ignore[name-defined, misc]
+def changing(x: Any) -> Any:
     """Updates whose operator has another dtype, another signature, or whose result shares memory
     with what is read later."""
-
-    def forward(self, x: Any) -> Any:
-        whole = (x * 9).int()
-        sums = (whole + 1).cumsum_(0)
-        powers = (x + 2).pow_(2)
-        kept = x * 2
-        relu = nn.functional.relu_(nn.functional.dropout(kept, training=False))
-        lifted = x + 1
-        torch.ops.aten.lift(lifted).neg_()
-        later = x + 3
-        later[0].add_(1)
-        return sums, powers, kept, relu, lifted, later
+    whole = (x * 9).int()
+    sums = (whole + 1).cumsum_(0)
+    powers = (x + 2).pow_(2)
+    kept = x * 2
+    relu = nn.functional.relu_(nn.functional.dropout(kept, training=False))
+    lifted = x + 1
+    torch.ops.aten.lift(lifted).neg_()
+    later = x + 3
+    later[0].add_(1)
+    return sums, powers, kept, relu, lifted, later
 
 
 def test_updates_by_operators_of_another_kind() -> None:
-    model = ftuner.compile(Changing().eval(), (torch.randn(4, 3),))
+    model = ftuner.compile(Function(changing), (torch.randn(4, 3),))
     x = torch.randn(5, 3)
     with torch.no_grad():
-        wanted = Changing()(x.clone())
+        wanted = changing(x.clone())
     for got, other in zip(model(x), wanted, strict=True):
         torch.testing.assert_close(got, other)
 
@@ -350,13 +333,11 @@ def test_norms_of_weights(module: Any, shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(ftuner.compile(made, (x,))(x), made(x))
 
 
-class OfTwoSides(nn.Module):  # type: ignore[name-defined, misc]
+def of_two_sides(x: Any) -> Any:
     """Another computation where the length is a multiple of four, or long."""
-
-    def forward(self, x: Any) -> Any:
-        if x.shape[1] % 4:
-            x = x.cumsum(1)
-        return x if x.shape[1] <= 100 else x * 2
+    if x.shape[1] % 4:
+        x = x.cumsum(1)
+    return x if x.shape[1] <= 100 else x * 2
 
 
 def test_calls_that_take_other_branches_have_programs_of_their_own(
@@ -364,7 +345,7 @@ def test_calls_that_take_other_branches_have_programs_of_their_own(
 ) -> None:
     """A program is compiled in the first call that takes another branch, as long as the module is
     there and as it was."""
-    module = OfTwoSides()
+    module = Function(of_two_sides)
     model = ftuner.compile(module, (torch.randn(3, 30, 2),))
     for length in (1, 5, 99):
         x = torch.randn(2, length, 2)
@@ -423,7 +404,7 @@ def test_other_branches_need_the_module_as_it_was() -> None:
     branch = rf"branch on extents, {Path(__file__).name}.*if x.shape\[1\] % 4"
     for case in ("changed", "changed through data", "gone"):
         wrong = case.split()[0]
-        module = nn.Sequential(nn.Linear(2, 2), OfTwoSides()).requires_grad_(False)
+        module = nn.Sequential(nn.Linear(2, 2), Function(of_two_sides)).requires_grad_(False)
         model = ftuner.compile(module, (x[:, :30],))
         if case == "changed":
             module[0].weight += 1
@@ -434,8 +415,10 @@ def test_other_branches_need_the_module_as_it_was() -> None:
             gc.collect()
         with pytest.raises(ShapeError, match=f"(?s){branch}.*{wrong}"):
             model(x)
+    shapes = (({0: torch.export.Dim.AUTO},),)
+    model = ftuner.compile(Function(of_two_sides), (x,), dynamic_shapes=shapes)
     with pytest.raises(ShapeError, match=r"given .*; no program .*compiled as"):
-        ftuner.compile(OfTwoSides(), (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))(x[:, 1:])
+        model(x[:, 1:])
 
 
 class Choosing(nn.Module):  # type: ignore[name-defined, misc]
@@ -468,27 +451,24 @@ def test_branches_on_data() -> None:
 def test_an_extent_that_is_a_constant_is_that_of_the_example() -> None:
     """A loop of Python is traced for its number of steps, also for one."""
 
-    class Steps(nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, x: Any) -> Any:
-            total = torch.zeros(len(x))
-            for step in range(x.shape[1]):
-                total = (total + x[:, step]).sin()
-            return total
+    def steps(x: Any) -> Any:
+        total = torch.zeros(len(x))
+        for step in range(x.shape[1]):
+            total = (total + x[:, step]).sin()
+        return total
 
-    module = Steps()
+    module = Function(steps)
     model = ftuner.compile(module, (torch.randn(1, 1),))
     for shape in ((1, 1), (4, 1), (4, 3), (2, 3)):
         x = torch.randn(shape)
         assert close(model(x), module(x))
 
 
-class SharedHeads(nn.Module):  # type: ignore[name-defined, misc]
+def shared_heads(x: Any, mask: Any) -> Any:
     """Repeats keys and values for the heads of queries that share them."""
-
-    def forward(self, x: Any, mask: Any) -> Any:
-        q, *rest = x.split([6, 2, 2], 1)
-        k, v = (x[:, :, None].expand(-1, -1, 3, -1, -1).flatten(1, 2) for x in rest)
-        return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
+    q, *rest = x.split([6, 2, 2], 1)
+    k, v = (x[:, :, None].expand(-1, -1, 3, -1, -1).flatten(1, 2) for x in rest)
+    return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=0.3)
 
 
 @pytest.mark.parametrize("heads", [1, 6])
@@ -498,7 +478,7 @@ def test_repeated_heads_are_read_where_they_are(heads: int) -> None:
         return torch.randn(batch, 10, length, 8), mask
 
     torch.manual_seed(0)
-    module = SharedHeads()
+    module = Function(shared_heads)
     model = ftuner.compile(module, given(2, 4))
     assert [step.title for step in model.steps] == ["attention"]
     for shape in ((1, 1), (3, 7), (2, 33)):
@@ -508,13 +488,12 @@ def test_repeated_heads_are_read_where_they_are(heads: int) -> None:
 def test_an_example_that_grows_keeps_its_branches() -> None:
     """A mask as long as a cache and its one query is longer for more queries."""
 
-    class Masked(nn.Module):  # type: ignore[name-defined, misc]
-        def forward(self, x: Any, past: Any, mask: Any) -> Any:
-            whole = torch.cat([past, x], 1)
-            missing = whole.shape[1] - mask.shape[1]
-            return whole * (nn.functional.pad(mask, (0, missing)) if missing > 0 else mask)
+    def masked(x: Any, past: Any, mask: Any) -> Any:
+        whole = torch.cat([past, x], 1)
+        missing = whole.shape[1] - mask.shape[1]
+        return whole * (nn.functional.pad(mask, (0, missing)) if missing > 0 else mask)
 
-    module = Masked()
+    module = Function(masked)
     for tokens in ((1, 1, 6), (3, 4, 9)):
         model = ftuner.compile(module, _masked(1, 1, 5))
         given = _masked(*tokens)
@@ -588,62 +567,55 @@ def test_saved_by_names(tmp_path: Path) -> None:
 
 
 def test_what_is_no_program() -> None:
-    for wrong in (lambda: ftuner.load(Branching()), lambda: ftuner.compile(Branching())):
+    branching = Function(lambda x: x + 1 if x.sum() > 0 else x - 1)
+    for wrong in (ftuner.load, ftuner.compile):
         with pytest.raises(ExportError, match="compiled with example inputs"):
-            wrong()
+            wrong(branching)
     with pytest.raises(ExportError, match="data-dependent"):
-        ftuner.compile(Branching(), (torch.ones(2, 3),))
+        ftuner.compile(branching, (torch.ones(2, 3),))
     with pytest.raises(ExportError, match="same reduction dim"):
         ftuner.compile(nn.Linear(8, 4), (torch.ones(2, 3),))
     with pytest.raises(ExportError, match="missing a required argument"):
         ftuner.compile(Updating(), (torch.ones(2),))
     with pytest.raises(ExportError, match="SomeCache holds tensors"):
-        ftuner.compile(Caching(), (torch.ones(2),))
+        ftuner.compile(Function(SomeCache), (torch.ones(2),))
     with pytest.raises(UnsupportedOperatorError, match="linalg"):
-        ftuner.compile(Eigen(), (torch.ones(3, 3),))
+        ftuner.compile(Function(torch.linalg.eigvalsh), (torch.ones(3, 3),))
 
 
-class Drawing(nn.Module):  # type: ignore[name-defined, misc]
+def drawing(x: Any) -> Any:
     """Draws random numbers of several types."""
-
-    def forward(self, x: Any) -> Any:
-        rows = x.shape[0]
-        normal, half = torch.randn_like(x), torch.rand_like(x, dtype=torch.bfloat16)
-        return normal, half, torch.rand(rows, 3), torch.randn(2, rows, dtype=torch.float64)
+    rows = x.shape[0]
+    normal, half = torch.randn_like(x), torch.rand_like(x, dtype=torch.bfloat16)
+    return normal, half, torch.rand(rows, 3), torch.randn(2, rows, dtype=torch.float64)
 
 
 def test_random_numbers_are_those_of_the_seed() -> None:
     x = torch.ones(200, 50)
-    first, second = (ftuner.compile(Drawing(), (x[:5],), random_seed=3) for _ in range(2))
+    first, second = (ftuner.compile(Function(drawing), (x[:5],), random_seed=3) for _ in range(2))
     found, again = first(x), first(x)
     assert all(map(torch.equal, found, second(x)))
     assert not any(map(torch.equal, found, again))
-    for y, wanted in zip(found, Drawing()(x), strict=True):
+    for y, wanted in zip(found, drawing(x), strict=True):
         assert (y.shape, y.dtype) == (wanted.shape, wanted.dtype)
         torch.testing.assert_close(y.double().mean(), wanted.double().mean(), atol=0.2, rtol=0)
         torch.testing.assert_close(y.double().std(), wanted.double().std(), atol=0.2, rtol=0)
 
 
-class Counting(nn.Module):  # type: ignore[name-defined, misc]
-    def forward(self, x: Any, weights: Any) -> Any:
-        counted = torch.bincount(x), torch.bincount(x, minlength=9)
-        return *counted, torch.bincount(x, weights), torch.bincount(x, weights.to(torch.int32))
+def counting(x: Any, weights: Any) -> Any:
+    counted = torch.bincount(x), torch.bincount(x, minlength=9)
+    return *counted, torch.bincount(x, weights), torch.bincount(x, weights.to(torch.int32))
 
 
 def test_integers_are_counted() -> None:
-    model = ftuner.compile(Counting(), (torch.arange(4), torch.ones(4)))
+    model = ftuner.compile(Function(counting), (torch.arange(4), torch.ones(4)))
     for x in (torch.tensor([3, 3, 0, 11, 3]), torch.tensor([2]), torch.zeros(0, dtype=torch.int64)):
         weights = torch.randn(x.shape)
-        for y, wanted in zip(model(x, weights), Counting()(x, weights), strict=True):
+        for y, wanted in zip(model(x, weights), counting(x, weights), strict=True):
             # Of nothing, PyTorch gives integers also with weights.
             torch.testing.assert_close(y, wanted, check_dtype=bool(x.numel()))
     with pytest.raises(ftuner.errors.ShapeError, match=r"extents of \[-2\]"):
         model(torch.tensor([1, -2, 3]), torch.ones(3))
-
-
-class Eigen(nn.Module):  # type: ignore[name-defined, misc]
-    def forward(self, x: Any) -> Any:
-        return torch.linalg.eigvalsh(x)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

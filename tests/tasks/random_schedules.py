@@ -380,17 +380,21 @@ class Maker:
         ))()  # fmt: skip
 
 
-def made(seed: int, folder: Path) -> Schedule:
-    """The schedule of a seed. Its source is written to a folder."""
-    path = folder / f"made_{seed}.py"
-    path.write_text(Maker(seed).text())
+def loaded(path: Path) -> Any:
+    """The function `made` of a file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function: Any = module.made
-    return Schedule(function)
+    return module.made
+
+
+def made(seed: int, folder: Path) -> Schedule:
+    """The schedule of a seed. Its source is written to a folder."""
+    path = folder / f"made_{seed}.py"
+    path.write_text(Maker(seed).text())
+    return Schedule(loaded(path))
 
 
 def main(count: int, seed: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import HOST_ISAS
 
 import ftuner
-from ftuner.tasks.claims import Check
+from ftuner.tasks.coverage import Check
 
 HERE = Path(__file__).parent / "gallery"
 PATH = Path(__file__).parents[2] / "docs" / "schedules.md"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import HOST_ISAS
+from tests.graph.graphs import Maker, graph_of
 from tests.tasks.gallery.softmax_rows import softmax
 from tests.tasks.random_schedules import made
 from tests.tasks.scheduled import SCHEDULES, centred, matmul, packed_matmul, turned
@@ -59,12 +60,11 @@ def titles(model: ftuner.Model) -> list[str]:
 
 
 def test_both_neighbours_are_computed_in_loads_and_stores(backend: CpuBackend) -> None:
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (M, N))
-    scale, other = (builder.input(n, FLOAT32, s) for n, s in (("s", (N,)), ("o", (M, N))))
-    with builder.writing():
-        y = apply("tanh", softmax(x * scale) + other)
-    model = agree(builder.graph([x, scale, other], [("y", y)]), backend)
+    def body(g: Maker) -> Value:
+        scaled = softmax(g.given("x", M, N) * g.given("s", N))
+        return apply("tanh", scaled + g.given("o", M, N))
+
+    model = agree(graph_of(body), backend)
     assert titles(model) == ["multiply + softmax_rows + add + tanh"]
     assert "softmax_rows" in str(model.explain(x=(3, 5), s=(5,), o=(3, 5)))
 
@@ -73,11 +73,7 @@ def test_new_extents_within_ranges_decide_nothing(
     widest: CpuBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Panels have room for all extents of a range."""
-    builder = Builder()
-    a, b = (builder.input(n, FLOAT32, s) for n, s in (("a", (M, N)), ("b", (N, 7))))
-    with builder.writing():
-        y = packed_matmul(a, b)
-    graph = builder.graph([a, b], [("y", y)])
+    graph = graph_of(lambda g: packed_matmul(g.given("a", M, N), g.given("b", N, 7)))
     model = compiled(graph, widest, Options(threads=2))
     for n in (44, 45):
         arrays = arrays_of(graph, 64, n, 0)
@@ -88,32 +84,34 @@ def test_new_extents_within_ranges_decide_nothing(
 
 def test_what_would_be_computed_again_is_a_step_of_its_own(widest: CpuBackend) -> None:
     """A product loads each element several times: a tanh is stored before, a sum is not."""
-    builder = Builder()
-    a, b, c = (builder.input(n, FLOAT32, s) for n, s in (("a", (M, N)), ("b", (N, 7)), ("c", (7,))))
-    with builder.writing():
-        y = matmul(apply("tanh", a), b + 1.0) * c
-    model = agree(builder.graph([a, b, c], [("y", y)]), widest)
+
+    def body(g: Maker) -> Value:
+        found: Value = matmul(apply("tanh", g.given("a", M, N)), g.given("b", N, 7) + 1.0)
+        return found * g.given("c", 7)
+
+    model = agree(graph_of(body), widest)
     assert titles(model) == ["tanh", "add + matmul_tiles + multiply"]
 
 
 def test_outputs_that_the_schedule_reads_are_stored_as_they_are(widest: CpuBackend) -> None:
-    builder = Builder()
-    x, gain = builder.input("x", FLOAT32, (M, N)), builder.input("g", FLOAT32, (N,))
-    with builder.writing():
-        y, size = centred(x + 1.0, gain)
-        total = y + apply("sqrt", size).unsqueeze([1])
-    model = agree(builder.graph([x, gain], [("t", total), ("s", size)]), widest)
+
+    def body(g: Maker) -> list[Value]:
+        y, size = centred(g.given("x", M, N) + 1.0, g.given("g", N))
+        return [y + apply("sqrt", size).unsqueeze([1]), size]
+
+    model = agree(graph_of(body), widest)
     assert titles(model)[0] == "add + centred_rows"
 
 
 def test_strided_operands_and_places(widest: CpuBackend) -> None:
     """A transposed operand is read where it is, and a part of a concatenation is stored there."""
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (M, N))
-    with builder.writing():
+
+    def body(g: Maker) -> list[Value]:
+        x = g.given("x", M, N)
         y = concat([turned(x).transpose((1, 0)), turned(x.transpose((1, 0)))], 1)
-        z = turned(zero_padded(x, (1, 0), (0, 2)).slice(1, 1, N))
-    agree(builder.graph([x], [("y", y), ("z", z)]), widest)
+        return [y, turned(zero_padded(x, (1, 0), (0, 2)).slice(1, 1, N))]
+
+    agree(graph_of(body), widest)
 
 
 @ftuner.operator("(n) -> (n)")
@@ -128,11 +126,8 @@ def delayed_rows(x: f32["n"], y: Out[f32["n"]]):  # type: ignore[valid-type, nam
 
 
 def test_elements_before_the_first_are_not_computed(widest: CpuBackend) -> None:
-    builder = Builder()
-    x = builder.input("x", FLOAT32, (N,))
-    with builder.writing():
-        y = delayed(apply("repeat", x, repeats=(3,)) + 1.0)
-    agree(builder.graph([x], [("y", y)]), widest)
+    graph = graph_of(lambda g: delayed(apply("repeat", g.given("x", N), repeats=(3,)) + 1.0))
+    agree(graph, widest)
     with pytest.raises(ShapeError, match="operand x of delayed has 2 axes; expected 1"):
         delayed(np.ones((2, 2), np.float32))
 
@@ -141,19 +136,13 @@ def test_other_dtypes_and_gpus_take_the_definition() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, (5, 7))
     np.testing.assert_allclose(softmax(x), softmax.reference(x))
     assert [step.kind for step in softmax.compiled(x).steps] == ["nest"]
-    builder = Builder()
-    value = builder.input("x", FLOAT32, (M, N))
-    with builder.writing():
-        graph = builder.graph([value], [("y", softmax(value))])
+    graph = graph_of(lambda g: softmax(g.given("x", M, N)))
     assert [node.op for node in graph.nodes] == ["scheduled"]
     assert "scheduled" not in [node.op for node in definitions(graph).nodes]
 
 
 def test_saved_models_have_the_kernels(tmp_path: Path, widest: CpuBackend) -> None:
-    builder = Builder()
-    x, b = builder.input("x", FLOAT32, (M, N)), builder.input("b", FLOAT32, (N, 5))
-    with builder.writing():
-        graph = builder.graph([x, b], [("y", matmul(softmax(x), b))])
+    graph = graph_of(lambda g: matmul(softmax(g.given("x", M, N)), g.given("b", N, 5)))
     model = agree(graph, widest)
     ftuner.save(model, tmp_path / "model.ftuner")
     loaded = ftuner.load(tmp_path / "model.ftuner")
@@ -199,24 +188,15 @@ def test_schedules_agree_with_the_definitions(schedule: Any) -> None:
 def _pointwise(x: Value, given: Value, random: Random) -> Value:
     """A value of the same shape."""
     m, n = x.shape
-    match random.randrange(9):
-        case 0:
-            return apply("tanh", x)
-        case 1:
-            return x * random.choice((0.5, -2.0))
-        case 2:
-            return x + given
-        case 3:
-            return where(x < 0.1, x, given)
-        case 4:
-            return apply("maximum", x, given)
-        case 5:
-            return zero_padded(x, (0, 2), (0, 1)).slice(1, random.choice((0, 1, 3)), n)
-        case 6:
-            return zero_padded(x, (1, 0), (0, 0)).slice(0, random.choice((0, 1)), m)
-        case 7:
-            return apply("exp", -abs(x)) / (given * given + 1.0)
-    return x - x.reshape((m * n,)).reshape((m, n)) * given
+    made: Callable[[], Value] = random.choice((
+        lambda: apply("tanh", x), lambda: x * random.choice((0.5, -2.0)), lambda: x + given,
+        lambda: where(x < 0.1, x, given), lambda: apply("maximum", x, given),
+        lambda: zero_padded(x, (0, 2), (0, 1)).slice(1, random.choice((0, 1, 3)), n),
+        lambda: zero_padded(x, (1, 0), (0, 0)).slice(0, random.choice((0, 1)), m),
+        lambda: apply("exp", -abs(x)) / (given * given + 1.0),
+        lambda: x - x.reshape((m * n,)).reshape((m, n)) * given,
+    ))  # fmt: skip
+    return made()
 
 
 def _random_graph(seed: int) -> Graph:
@@ -273,23 +253,18 @@ def _between(schedule: Any, random: Random) -> tuple[Graph, dict[str, Dim]]:
         return dim if isinstance(dim, int) else symbol(name)
 
     def around(x: Value, name: str) -> Value:
-        match random.randrange(9):
-            case 0:
-                return apply("tanh", x)
-            case 1:
-                return x * 0.5 + 0.25
-            case 2:
-                return x + given(f"{name}_other", x.shape)
-            case 3:
-                return where(x < 0.1, x, given(f"{name}_other", x.shape) * x)
-            case 4:
-                before, after = random.choice((0, 1, 2)), random.choice((1, 2))
-                rest = (0,) * (x.rank - 1)
-                wide = zero_padded(x, (*rest, before), (*rest, after))
-                return wide.slice(x.rank - 1, random.randint(0, before + after), x.shape[-1])
-            case 5:
-                return x * x.like(2.0)
-        return x
+        def shifted() -> Value:
+            before, after = random.choice((0, 1, 2)), random.choice((1, 2))
+            rest = (0,) * (x.rank - 1)
+            wide = zero_padded(x, (*rest, before), (*rest, after))
+            return wide.slice(x.rank - 1, random.randint(0, before + after), x.shape[-1])
+
+        made: Callable[[], Value] = random.choice((
+            lambda: apply("tanh", x), lambda: x * 0.5 + 0.25, shifted,
+            lambda: x + given(f"{name}_other", x.shape), lambda: x * x.like(2.0),
+            lambda: where(x < 0.1, x, given(f"{name}_other", x.shape) * x), *[lambda: x] * 3,
+        ))  # fmt: skip
+        return made()
 
     with builder.writing():
         operands = []

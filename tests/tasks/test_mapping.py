@@ -1,8 +1,7 @@
-"""Task mappings: every task exactly once, composition as the paper defines it, named errors."""
+"""Mappings of tasks: every task exactly once, composition as the paper defines it."""
 
 from __future__ import annotations
 
-import doctest
 from itertools import product
 from math import prod
 
@@ -10,186 +9,85 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftuner.errors import ShapeError
-from ftuner.tasks import mapping as mapping_module
-from ftuner.tasks.mapping import TaskMapping, factors, grid, repeat, spatial, split
+from ftuner.tasks.interpret import tasks_of
+from ftuner.tasks.program import Factor
 
-Table = list[list[tuple[int, ...]]]
+Tasks = list[tuple[int, ...]]
 
 
-def covers_exactly_once(mapping: TaskMapping) -> bool:
-    """Whether every task of `mapping.shape` is executed by exactly one worker, exactly once, and
-    nothing else is executed."""
-    executed = sorted(task for _, task in mapping.enumerate())
-    return executed == list(product(*map(range, mapping.shape)))
+def tasks(*factors: Factor) -> Tasks:
+    return [*tasks_of(factors, {})]
+
+
+def repeat(*extents: int, ranks: tuple[int, ...] = ()) -> Factor:
+    return Factor("repeat", extents, ranks=ranks or tuple(range(len(extents))))
+
+
+def spatial(*extents: int, ranks: tuple[int, ...] = ()) -> Factor:
+    return Factor("spatial", extents, ranks=ranks or tuple(range(len(extents))))
+
+
+def grid(extents: tuple[int, ...], parts: tuple[int, ...]) -> Factor:
+    return Factor("partition", extents, parts)
+
+
+def split_by_worker(factor: Factor) -> list[Tasks]:
+    """The tasks of each worker: those of the workers of an inner mapping of one task follow each
+    other, and a mapping to one worker has all of them."""
+    if factor.kind == "repeat":
+        return [tasks(factor)]
+    if factor.kind == "spatial":
+        return [[task] for task in tasks(factor)]
+    found, each = tasks(factor), list[Tasks]()
+    for block in product(*(range(int(p)) for p in factor.parts)):
+        places = zip(factor.extents, factor.parts, block, strict=True)
+        size = prod(n * (i + 1) // p - n * i // p for n, p, i in places)
+        each.append(found[:size])
+        found = found[size:]
+    assert not found
+    return each
 
 
 @st.composite
-def single_mappings(draw: st.DrawFn, rank: int) -> TaskMapping:
-    extents = draw(st.lists(st.integers(0, 4), min_size=rank, max_size=rank))
+def mappings(draw: st.DrawFn, rank: int) -> Factor:
+    extents = tuple(draw(st.lists(st.integers(0, 4), min_size=rank, max_size=rank)))
     if draw(st.booleans()):
-        ranks = draw(st.permutations(range(rank)))
+        ranks = tuple(draw(st.permutations(range(rank))))
         return draw(st.sampled_from([repeat, spatial]))(*extents, ranks=ranks)
-    parts = draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
-    return grid(extents, parts)
+    return grid(extents, tuple(draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))))
 
 
-@st.composite
-def mapping_triples(draw: st.DrawFn) -> tuple[TaskMapping, TaskMapping, TaskMapping]:
-    rank = draw(st.integers(1, 2))
-    single = single_mappings(rank)
-    return draw(single), draw(single), draw(single)
+@given(st.integers(1, 2).flatmap(lambda rank: st.lists(mappings(rank), min_size=1, max_size=3)))
+def test_every_task_is_executed_exactly_once(factors: list[Factor]) -> None:
+    shape = [prod(extents) for extents in zip(*(f.extents for f in factors), strict=True)]
+    assert sorted(tasks(*factors)) == [*product(*map(range, shape))]
 
 
-def table(mapping: TaskMapping) -> Table:
-    return [mapping.tasks(worker) for worker in range(mapping.workers)]
-
-
-def composed(outer: Table, inner: Table, inner_shape: tuple[int, ...]) -> Table:
-    """The paper's definition of composition, on tables of tasks."""
-    return [
-        [
-            tuple(a * e + b for a, e, b in zip(first, inner_shape, second, strict=True))
-            for first in outer_tasks
-            for second in inner_tasks
-        ]
-        for outer_tasks in outer
-        for inner_tasks in inner
+@given(st.integers(1, 2).flatmap(lambda rank: st.tuples(mappings(rank), mappings(rank))))
+def test_composition_is_as_defined(pair: tuple[Factor, Factor]) -> None:
+    """A whole inner mapping at each task of the outer one, for each pair of workers."""
+    outer, inner = pair
+    assert tasks(outer, inner) == [
+        tuple(a * n + b for a, n, b in zip(first, inner.extents, second, strict=True))
+        for one, other in product(split_by_worker(outer), split_by_worker(inner))
+        for first in one
+        for second in other
     ]
 
 
-@given(st.integers(1, 3).flatmap(single_mappings))
-def test_every_task_is_executed_exactly_once(mapping: TaskMapping) -> None:
-    assert covers_exactly_once(mapping)
-
-
-@given(mapping_triples())
-def test_composition_covers_exactly_once(
-    triple: tuple[TaskMapping, TaskMapping, TaskMapping],
-) -> None:
-    a, b, c = triple
-    assert covers_exactly_once(a * b * c)
-
-
-@given(mapping_triples())
-def test_composition_is_as_defined_and_associative(
-    triple: tuple[TaskMapping, TaskMapping, TaskMapping],
-) -> None:
-    a, b, c = triple
-    left, right = (a * b) * c, a * (b * c)
-    bc_shape = tuple(x * y for x, y in zip(b.shape, c.shape, strict=True))
-    from_left = composed(composed(table(a), table(b), b.shape), table(c), c.shape)
-    from_right = composed(table(a), composed(table(b), table(c), c.shape), bc_shape)
-    assert from_left == from_right == table(left) == table(right)
-    assert left == right
-    assert hash(left) == hash(right)
-    assert left.workers == a.workers * b.workers * c.workers
-    assert left.shape == tuple(x * y for x, y in zip(a.shape, bc_shape, strict=True))
-
-
-@given(st.integers(1, 2).flatmap(single_mappings))
-def test_composing_with_one_task_changes_nothing(mapping: TaskMapping) -> None:
-    one = repeat(*[1] * len(mapping.shape))
-    assert table(one * mapping) == table(mapping) == table(mapping * one)
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), min_size=1, max_size=3))
-def test_rectangles_hold_the_tasks_in_row_major_order(axes: list[tuple[int, int]]) -> None:
-    extents, parts = zip(*axes, strict=True)
-    mapping = grid(extents, parts)
-    assert mapping.shape == extents
-    assert mapping.workers == prod(parts)
-    for worker in range(mapping.workers):
-        rectangle = mapping.rectangle(worker)
-        tasks = mapping.tasks(worker)
-        assert tasks == sorted(tasks)
-        assert len(tasks) == prod(end - begin for begin, end in rectangle)
-        assert all(b <= i < e for t in tasks for i, (b, e) in zip(t, rectangle, strict=True))
-
-
-def test_orders() -> None:
-    assert repeat(2, 2).tasks(0) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert repeat(2, 2, ranks=(1, 0)).tasks(0) == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert repeat(1, 2, 2, ranks=(2, 0, 1)).tasks(0) == repeat(1, 2, 2).tasks(0)
-    assert table(spatial(2, 2)) == [[(0, 0)], [(0, 1)], [(1, 0)], [(1, 1)]]
-    assert table(spatial(2, 2, ranks=(1, 0))) == [[(0, 0)], [(1, 0)], [(0, 1)], [(1, 1)]]
-    assert table(repeat(2, 1) * spatial(2, 2)) == [
-        [(0, 0), (2, 0)],
-        [(0, 1), (2, 1)],
-        [(1, 0), (3, 0)],
-        [(1, 1), (3, 1)],
-    ]
-    assert table(split(7, 3)) == [[(0,), (1,)], [(2,), (3,)], [(4,), (5,), (6,)]]
-    assert grid((7, 2), (3, 2)).rectangle(5) == ((4, 7), (1, 2))
-    assert list(split(1, 2).enumerate()) == [(1, (0,))]
-
-
-def test_readable() -> None:
-    assert repr(spatial(2, 1) * repeat(6, 2)) == "spatial(2, 1) * repeat(6, 2)"
-    assert str(repeat(6, 2, ranks=(1, 0))) == "repeat(6, 2, ranks=(1, 0))"
-    assert str(split(7, 3) * repeat(4)) == "split(7, 3) * repeat(4)"
-    assert str(grid((7, 5), (3, 2))) == "grid((7, 5), (3, 2))"
-    assert doctest.testmod(mapping_module).failed == 0
-
-
-def test_factors() -> None:
-    a, b, c = spatial(2), repeat(3), split(7, 3)
-    assert factors(a) == (a,)
-    assert factors(a * (b * c)) == (a, b, c)
-
-
-class _Wrong(TaskMapping):
-    """Two workers that execute `executed` between them."""
-
-    shape = (2, 1)
-    workers = 2
-
-    def __init__(self, *executed: tuple[int, int]) -> None:
-        self.executed = executed
-
-    def tasks(self, worker: int) -> list[tuple[int, ...]]:
-        return list(self.executed[worker :: self.workers])
-
-
 @pytest.mark.parametrize(
-    ("executed", "exact"),
+    ("factors", "expected"),
     [
-        ([(1, 0), (0, 0)], True),
-        ([(0, 0)], False),
-        ([(0, 0), (0, 0)], False),
-        ([(0, 0), (1, 0), (0, 0)], False),
-        ([(0, 0), (1, 0), (2, 0)], False),
+        ([repeat(2, 2)], [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ([repeat(2, 2, ranks=(1, 0))], [(0, 0), (1, 0), (0, 1), (1, 1)]),
+        ([repeat(1, 2, 2, ranks=(2, 0, 1))], [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)]),
+        ([spatial(2, 2)], [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ([spatial(2, 2, ranks=(1, 0))], [(0, 0), (1, 0), (0, 1), (1, 1)]),
+        ([repeat(2, 1), spatial(1, 2)], [(0, 0), (1, 0), (0, 1), (1, 1)]),
+        ([spatial(2, 1), repeat(1, 2)], [(0, 0), (0, 1), (1, 0), (1, 1)]),
+        ([grid((3, 2), (2, 2))], [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1), (2, 1)]),
+        ([grid((1,), (2,))], [(0,)]),
     ],
 )
-def test_proof_rejects_what_is_not_a_cover(executed: list[tuple[int, int]], exact: bool) -> None:
-    assert covers_exactly_once(_Wrong(*executed)) is exact
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: repeat(2, -1),
-        lambda: spatial(-1),
-        lambda: split(-1, 2),
-        lambda: split(3, 0),
-        lambda: grid((3, 4), (2,)),
-        lambda: grid((3, 4), (2, 0)),
-        lambda: repeat(2, 3, ranks=(0, 0)),
-        lambda: spatial(2, 3, ranks=(0,)),
-        lambda: spatial(2) * repeat(2, 3),
-        lambda: spatial(2) * repeat(2) * split(3, 2) * repeat(1, 1),
-        lambda: repeat(2).tasks(1),
-        lambda: spatial(2).tasks(-1),
-        lambda: spatial(0).tasks(0),
-        lambda: grid((3, 4), (2, 2)).rectangle(4),
-        lambda: (spatial(2) * split(4, 3)).tasks(6),
-    ],
-)
-def test_errors_are_named(make) -> None:
-    with pytest.raises(ShapeError):
-        make()
-
-
-def test_composing_with_something_else_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        spatial(2) * 3
+def test_orders(factors: list[Factor], expected: Tasks) -> None:
+    assert tasks(*factors) == expected

@@ -1,7 +1,5 @@
 """Schedules that are wrong. A comment says which error the line has, and a part of its message."""
 
-import numpy as np
-
 from ftuner.tasks import (
     Out,
     Tile,
@@ -20,7 +18,44 @@ from ftuner.tasks import (
     workers,
 )
 
-TEXT = "a name that is no number"
+STATEMENTS = {
+    'x: f32["n", 2], y: Out[f32["n", 2]]': """
+        y[i, 0] = x[i, 0]  # CoverageError: a gap
+    """,
+    'x: f32["n"], y: Out[f32["2 * n"]]': """
+        y[i] = x[i]  # CoverageError: a gap
+        y[2 * i] = x[i]  # CoverageError: moves by 2
+    """,
+    'x: f32["n", "n"], y: Out[f32["n", "n"]]': """
+        y[i, i] = x[i, i]  # CoverageError: several axes
+    """,
+    'x: f32["n"], y: Out[f32["n"]]': """
+        y[n - 1 - i] = x[i]  # CoverageError: the first index is
+        y[i % 4] = x[i]  # CoverageError: not linear in i
+        y[i] = y[i] + x[i]  # RaceError: did not store before
+        y[i] = x[i + 1]  # BoundsError: expected below n
+        y[i] = x[i - 1]  # BoundsError: expected 0 or more
+        y[i + 1] = x[i]  # BoundsError: expected below n
+        y[i] = x[i] * scalle  # UndefinedNameError: 'scalle'
+        y[i] = sigmoyd(x[i])  # UndefinedNameError: did you mean 'sigmoid'
+        y[i] = TEXT  # UndefinedNameError: it is str
+        y[i] = np.newaxis  # UndefinedNameError: no float
+        return x[i]  # UnsupportedStatementError: `return x[i]`
+        y[i] = x[0:i]  # UnsupportedStatementError: a slice
+        y[i] = x  # UnsupportedStatementError: without an index
+        y[i] = x[i * 0.5]  # UnsupportedStatementError: a number with a fraction
+        y[i] = x[x[i]]  # UnsupportedStatementError: expected an index
+        x[i] = 0.0  # UnsupportedStatementError: is an input
+        y[i] += x[i]  # UnsupportedStatementError: not added to
+    """,
+    'x: f32["n", 4], y: Out[f32["n"]]': """
+        y[i] = x[i, 4]  # BoundsError: expected below 4
+    """,
+    'x: f32["n", "k"], y: Out[f32["n"]]': """
+        y[i] = x[i]  # UnsupportedStatementError: has 1 indices
+    """,
+}
+"""Statements of the tasks of `split(n, workers)`, one in each line, by the parameters."""
 
 
 def overlapping_tasks(x: f32["n"], y: Out[f32["n"]]):
@@ -49,11 +84,6 @@ def gap_at_the_end(x: f32["n"], y: Out[f32["n"]]):
             y[i] = x[i]  # CoverageError: leaves out elements
 
 
-def gap_of_a_column(x: f32["m", 2], y: Out[f32["m", 2]]):
-    for i in split(m, workers)(worker):
-        y[i, 0] = x[i, 0]  # CoverageError: a gap
-
-
 def gap_in_one_column(x: f32["m", 2], y: Out[f32["m", 2]]):
     for i in split(m, workers)(worker):
         y[i, 0] = x[i, 0]
@@ -74,30 +104,10 @@ def gap_between_columns(x: f32["m", 3], y: Out[f32["m", 3]]):
         y[i, 2] = x[i, 2]
 
 
-def too_few_tasks(x: f32["n"], y: Out[f32["2 * n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i]  # CoverageError: a gap
-
-
-def every_second(x: f32["n"], y: Out[f32["2 * n"]]):
-    for i in split(n, workers)(worker):
-        y[2 * i] = x[i]  # CoverageError: moves by 2
-
-
-def diagonal(x: f32["n", "n"], y: Out[f32["n", "n"]]):
-    for i in split(n, workers)(worker):
-        y[i, i] = x[i, i]  # CoverageError: several axes
-
-
 def triangle(x: f32["n", "n"], y: Out[f32["n", "n"]]):
     for i in split(n, workers)(worker):
         for j in range(i):
             y[i, j] = x[i, j]  # CoverageError: ends where another variable says
-
-
-def reversed_rows(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[n - 1 - i] = x[i]  # CoverageError: the first index is
 
 
 def under_data(x: f32["n"], y: Out[f32["n"]]):
@@ -119,11 +129,6 @@ def never_stored(x: f32["n"], y: Out[f32["n"]], z: Out[f32["n"]]):  # CoverageEr
         y[i] = x[i]
 
 
-def modulo(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i % 4] = x[i]  # CoverageError: not linear in i
-
-
 def race_of_rows(a: f32["m", "n"], y: Out[f32["n"]]):
     for i in split(m, workers)(worker):
         for j in lanes(n):
@@ -143,11 +148,6 @@ def race_of_statements(x: f32["n", "n"], y: Out[f32["n", "n"]]):
             y[j, i] = x[j, i]  # RaceError: another task stores
 
 
-def read_before_it_is_written(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = y[i] + x[i]  # RaceError: did not store before
-
-
 def read_from_another_task(x: f32["n"], y: Out[f32["n"]], z: Out[f32["n"]]):
     for i in split(n, workers)(worker):
         y[i] = x[i]
@@ -158,26 +158,6 @@ def read_from_the_step_before(x: f32["m", "t"], y: Out[f32["m", "t"]]):
     for i in split(m, workers)(worker):
         for s in range(t):
             y[i, s] = x[i, s] + (y[i, s - 1] if s > 0 else 0.0)  # RaceError: did not store
-
-
-def load_beyond(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i + 1]  # BoundsError: expected below n
-
-
-def load_below(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i - 1]  # BoundsError: expected 0 or more
-
-
-def load_beyond_a_number(x: f32["n", 4], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i, 4]  # BoundsError: expected below 4
-
-
-def store_beyond(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i + 1] = x[i]  # BoundsError: expected below n
 
 
 def guard_of_another_axis(x: f32["m", "n"], y: Out[f32["m", "n"]]):
@@ -206,20 +186,10 @@ def tile_beyond(x: f32["n"], y: Out[f32["n"]]):
         y[i] = t[0]
 
 
-def undefined(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i] * scalle  # UndefinedNameError: 'scalle'
-
-
 def misspelt(x: f32["n"], y: Out[f32["n"]]):
     for i in split(n, workers)(worker):
         total = x[i]
         y[i] = totl  # UndefinedNameError: did you mean 'total'
-
-
-def misspelt_function(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = sigmoyd(x[i])  # UndefinedNameError: did you mean 'sigmoid'
 
 
 def out_of_scope(x: f32["n"], y: Out[f32["n"]]):
@@ -234,16 +204,6 @@ def only_if(x: f32["n"], y: Out[f32["n"]]):
         if x[i] > 0:
             v = x[i]
         y[i] = v  # UndefinedNameError: 'v'
-
-
-def a_text(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = TEXT  # UndefinedNameError: it is str
-
-
-def a_module(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = np.newaxis  # UndefinedNameError: no float
 
 
 def while_loop(x: f32["n"], y: Out[f32["n"]]):
@@ -266,36 +226,6 @@ def call_of_python(x: f32["n"], y: Out[f32["n"]]):
     for i in split(n, workers)(worker):
         print(x[i])  # UnsupportedStatementError: `print(x[i])`
         y[i] = x[i]
-
-
-def returns(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        return x[i]  # UnsupportedStatementError: `return x[i]`
-
-
-def slice_of_x(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[0:i]  # UnsupportedStatementError: a slice
-
-
-def whole_array(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x  # UnsupportedStatementError: without an index
-
-
-def too_few_indices(x: f32["n", "k"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i]  # UnsupportedStatementError: has 1 indices
-
-
-def index_with_a_fraction(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[i * 0.5]  # UnsupportedStatementError: a number with a fraction
-
-
-def index_from_data(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] = x[x[i]]  # UnsupportedStatementError: expected an index
 
 
 def counter_that_changes(x: f32["n"], y: Out[f32["n"]]):
@@ -345,16 +275,6 @@ def lanes_in_lanes(x: f32["m", "n"], y: Out[f32["m", "n"]]):
         for i in lanes(m):
             for j in lanes(n):  # UnsupportedStatementError: within another
                 y[i, j] = x[i, j]
-
-
-def stored_input(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        x[i] = 0.0  # UnsupportedStatementError: is an input
-
-
-def added_to_output(x: f32["n"], y: Out[f32["n"]]):
-    for i in split(n, workers)(worker):
-        y[i] += x[i]  # UnsupportedStatementError: not added to
 
 
 def tile_without_numbers(x: f32["n"], y: Out[f32["n"]]):

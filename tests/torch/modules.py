@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -37,6 +38,21 @@ def in_a_child(holds: Callable[[], bool]) -> bool:
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def in_threads(call: Callable[[torch.Tensor], Any], inputs: Sequence[torch.Tensor]) -> None:
+    """Hold that a function raises nothing in threads, one for each input."""
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        list(pool.map(call, inputs))
+
+
+def hooked() -> tuple[nn.Module, list[Any]]:
+    """A module with hooks, and the shapes that one of them saw."""
+    module, seen = mlp(), list[Any]()
+    module[0].register_forward_hook(lambda _m, _i, output: output * 2)  # type: ignore[index]
+    module.register_forward_pre_hook(lambda _m, given: (given[0] + 1,))
+    module.register_forward_hook(lambda _m, _i, output: seen.append(output.shape))
+    return module, seen
 
 
 def compiled(module: Callable[..., Any], dynamic: bool | None = True, **options: object) -> Any:

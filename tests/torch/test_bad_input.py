@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import logging
 import pickle
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from tests.torch.modules import MEMORY, WIDTH, compiled, computed, in_a_child, mlp, same
+from tests.torch.modules import (
+    MEMORY,
+    WIDTH,
+    compiled,
+    computed,
+    hooked,
+    in_a_child,
+    in_threads,
+    mlp,
+    same,
+)
 from torch import nn
 
-from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.registry import ATEN
+from ftuner.frontends.torch.weights import Fingerprint
 from ftuner.graph.ir import Value
 from ftuner.torch import explain
 
@@ -363,10 +372,7 @@ def test_modules_of_one_class() -> None:
 
 
 def test_hooks() -> None:
-    module, seen = mlp(), []
-    module[0].register_forward_hook(lambda _m, _i, output: output * 2)
-    module.register_forward_pre_hook(lambda _m, given: (given[0] + 1,))
-    module.register_forward_hook(lambda _m, _i, output: seen.append(output.shape))
+    module, seen = hooked()
     run, x = compiled(module), torch.randn(3, WIDTH)
     with torch.no_grad():
         same(run(x), module(x))
@@ -401,24 +407,14 @@ def test_gradients_that_nothing_needs() -> None:
 def test_several_threads() -> None:
     module = mlp()
     run = compiled(module)
-    inputs = [torch.randn(1 + i, WIDTH) for i in range(4)]
-    failed: list[Exception] = []
 
     def call(x: torch.Tensor) -> None:
-        try:
-            with torch.no_grad():
-                wanted = module(x)
-                for _ in range(5):
-                    same(run(x), wanted)
-        except Exception as error:
-            failed.append(error)
+        with torch.no_grad():
+            wanted = module(x)
+            for _ in range(5):
+                same(run(x), wanted)
 
-    threads = [threading.Thread(target=call, args=(x,)) for x in inputs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    in_threads(call, [torch.randn(1 + i, WIDTH) for i in range(4)])
 
 
 def test_a_child_calls() -> None:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tests.torch.modules import MEMORY, WIDTH, computed, in_a_child, mlp, same
-from torch import nn
+from tests.frontends.torch_programs import Function
+from tests.torch.modules import MEMORY, WIDTH, computed, hooked, in_a_child, in_threads, same
 
 import ftuner
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *given: torch.Tensor) -> Any:
-        return self.function(*given)
 
 
 @pytest.fixture(scope="module")
@@ -79,31 +66,18 @@ def test_another_device_is_refused(model: Any) -> None:
 
 
 def test_hooks_are_part_of_the_program() -> None:
-    module = mlp().eval()
-    module[0].register_forward_hook(lambda _m, _i, output: output * 2)
-    module.register_forward_pre_hook(lambda _m, given: (given[0] + 1,))
+    module = hooked()[0].eval()
     run, x = ftuner.compile(module, (torch.randn(2, WIDTH),)), torch.randn(3, WIDTH)
     with torch.no_grad():
         same(run(x), module(x))
 
 
 def test_several_threads(model: Any) -> None:
-    inputs = [torch.randn(1 + i, 6) for i in range(4)]
-    failed: list[Exception] = []
-
     def call(x: torch.Tensor) -> None:
-        try:
-            for _ in range(5):
-                same(model(x), computed(x))
-        except Exception as error:
-            failed.append(error)
+        for _ in range(5):
+            same(model(x), computed(x))
 
-    threads = [threading.Thread(target=call, args=(x,)) for x in inputs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    in_threads(call, [torch.randn(1 + i, 6) for i in range(4)])
 
 
 def test_a_child_calls(model: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TypeGuard
 
 from ftuner.core.symbolic import (
     KEPT_RESULTS,
@@ -116,6 +117,12 @@ def row_major_strides(shape: Sequence[Dim]) -> Shape:
         strides.append(stride)
         stride = stride * extent
     return tuple(reversed(strides))
+
+
+def never_negative(dim: Dim | None) -> TypeGuard[Dim]:
+    """Whether a dim is known, and zero or more for all extents."""
+    least = None if dim is None else least_value(dim)
+    return least is not None and least >= 0
 
 
 def _difference_bound(x: Dim, y: Dim) -> int | None:

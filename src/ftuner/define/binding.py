@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ftuner.core.dim import Dim, Shape, simplest, symbol
 from ftuner.core.dtype import BOOL, ELEMENT_DTYPES, FLOAT32, INT64, DType
+from ftuner.core.frozen import dataclass
 from ftuner.define import elements
 from ftuner.define.bounds import Names, dim_of
 from ftuner.define.elements import FLOAT, INT, Element, Extent, Number
@@ -15,6 +16,18 @@ from ftuner.graph.operator import Require
 from ftuner.graph.ops.pointwise import broadcast_shape
 
 KINDS = {FLOAT: ("float",), INT: ("int", "uint")}
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What the names of a signature are for some operands."""
+
+    names: Names
+    """The extents."""
+    batch: Shape
+    """The axes `...` of all operands together."""
+    dtypes: Mapping[str, DType]
+    """Those of the types `float` and `int`."""
 
 
 class Operands:
@@ -27,6 +40,13 @@ class Operands:
             for operand in signature.operands for one in operand.shape if isinstance(one, Extent)
         }  # fmt: skip
         """The extents of the signature as symbols."""
+
+    def binding(
+        self, dtypes: Sequence[DType | None], shapes: Sequence[Shape], require: Require
+    ) -> Binding:
+        """What the names of the signature are. Raises as `dtypes` and `bound`."""
+        known = self.dtypes(dtypes)
+        return Binding(*self.bound(shapes, require), known)
 
     def dtypes(self, given: Sequence[DType | None]) -> dict[str, DType]:
         """The dtypes of the types `float` and `int`: without an operand of these, float32 and
@@ -84,9 +104,8 @@ class Operands:
                           for a, one in enumerate(own)))[: len(shape)]  # fmt: skip
 
     def _symbolic(self, extent: Element, name: str) -> Dim:
-        found = dim_of(extent, self.extents)
-        known = found is not None and isinstance(extent, Extent | Number)
-        return found if known and found is not None else symbol(name)
+        found = dim_of(extent, self.extents) if isinstance(extent, Extent | Number) else None
+        return symbol(name) if found is None else found
 
 
 def expect_equal(x: Dim, y: Dim, what: str, or_one: bool = False) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from operator import add, mul, neg
 from types import MappingProxyType
 
-from ftuner.core.dim import Dim, least_value, maximum, minimum, product, quotient
+from ftuner.core.dim import Dim, maximum, minimum, never_negative, product, quotient
 from ftuner.core.frozen import dataclass
 from ftuner.define.elements import (
     INDEX,
@@ -150,7 +150,7 @@ class Bounds:
     def rounds_down(self, x: Element, y: Element) -> bool:
         """Whether a quotient of indices that rounds towards zero is one that rounds down."""
         low, by = self._range(x)[0], dim_of(y, self.names)
-        return low is not None and by is not None and _never_negative(low) and _never_negative(by)
+        return never_negative(low) and never_negative(by)
 
     def only_bounds(self, condition: Element, read: Read) -> bool:
         """Whether a condition holds wherever a read is inside of its tensor."""
@@ -255,7 +255,7 @@ class Bounds:
                 (None if high is None else extent - 1 - high,
                  None if form is None else Linear({}, extent - 1).plus(form, -1)),
             ):  # fmt: skip
-                if need is not None and _never_negative(need):
+                if never_negative(need):
                     continue
                 if exact is not None and self._follows(exact, facts):
                     known[axis] = PADDED
@@ -278,20 +278,17 @@ class Bounds:
 
     def _follows(self, form: Linear, facts: Sequence[Linear]) -> bool:
         """Whether a form is zero or more where the facts are."""
-        for fact in facts:
-            low, _ = self._range_of(form.plus(fact, -1))
-            if low is not None and _never_negative(low):
-                return True
-        return False
+        lows = (self._range_of(form.plus(fact, -1))[0] for fact in facts)
+        return any(map(never_negative, lows))
 
     def _range_of(self, form: Linear) -> tuple[Dim | None, Dim | None]:
         low: Dim | None = form.constant
         high: Dim | None = form.constant
         for index, coefficient in form.coefficients.items():
             reach = coefficient * (self.extent(index) - 1)
-            if _never_negative(coefficient):
+            if never_negative(coefficient):
                 high = _known(add, high, reach)
-            elif _never_negative(-coefficient):
+            elif never_negative(-coefficient):
                 low = _known(add, low, reach)
             else:
                 return None, None
@@ -324,7 +321,7 @@ class Bounds:
                     return _known(quotient, low, by), _known(quotient, high, by)
             case "remainder", (_, y):
                 by = dim_of(y, self.names)
-                if by is not None and _never_negative(by):
+                if never_negative(by):
                     return 0, maximum(by, 1) - 1
             case (("add" | "subtract"), _):
                 (a, b), (c, d) = given
@@ -334,7 +331,7 @@ class Bounds:
             case "multiply", (x, y):
                 for factor, (a, b) in ((dim_of(x, self.names), given[1]),
                                        (dim_of(y, self.names), given[0])):  # fmt: skip
-                    if factor is not None and _never_negative(factor):
+                    if never_negative(factor):
                         return _known(mul, a, factor), _known(mul, b, factor)
         return None, None
 
@@ -351,11 +348,6 @@ def _parts(condition: Element, holds: bool) -> list[tuple[Element, bool]]:
             if (function == "logical_and") == holds:
                 return [part for argument in arguments for part in _parts(argument, holds)]
     return [(condition, holds)]
-
-
-def _never_negative(dim: Dim) -> bool:
-    least = least_value(dim)
-    return least is not None and least >= 0
 
 
 def _known(function: Callable[..., Dim | None], *dims: Dim | None) -> Dim | None:

@@ -49,13 +49,33 @@ def kind_of(type_: str) -> str:
     return {INDEX: "int", NUMBER: "float"}.get(type_, type_)
 
 
-def _applying(function: str) -> Callable[[Element, Operand], Element]:
-    """The method that applies a function to an element and an operand."""
-    return lambda one, other: apply(function, one, other)
+def _applying(function: str) -> Callable[..., Element]:
+    """The method that applies a function to an element and its operand, if it has one."""
+    return lambda *given: apply(function, *given)
 
 
 def _exchanged(function: str) -> Callable[[Element, Operand], Element]:
     return lambda one, other: apply(function, other, one)
+
+
+def _bitwise(name: str) -> Callable[..., Element]:
+    """The method that applies a function of bits, or the logical one of conditions."""
+
+    def method(*given: Operand) -> Element:
+        arguments = [element(one) for one in given]
+        logical = all(one.type == BOOL for one in arguments)
+        return apply(f"{'logical' if logical else 'bitwise'}_{name}", *arguments)
+
+    return method
+
+
+def _divided(dividend: Operand, divisor: Operand) -> Element:
+    x, y = element(dividend), element(divisor)
+    if kind_of(x.type) != "float" and kind_of(y.type) != "float":
+        if {x.type, y.type} - {INDEX}:
+            raise wrong(f"/ of {x.type} and {y.type}; write // or convert with cast(x, type)")
+        x = converted(x, NUMBER)
+    return apply("divide", x, y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,43 +111,21 @@ class Element:
     __lt__, __gt__ = _applying("less"), _exchanged("less")
     __le__, __ge__ = _applying("less_equal"), _exchanged("less_equal")
     __lshift__, __rshift__ = _applying("shift_left"), _applying("shift_right")
-    __rpow__ = _exchanged("power")
-
-    def __truediv__(self, other: Operand) -> Element:
-        return _divided(self, element(other))
+    __neg__, __abs__, __eq__ = map(_applying, ("negative", "absolute", "equal"))  # type: ignore[assignment]
+    __and__, __or__, __xor__, __invert__ = map(_bitwise, ("and", "or", "xor", "not"))
+    __truediv__, __rpow__ = _divided, _exchanged("power")
 
     def __rtruediv__(self, other: Operand) -> Element:
-        return _divided(element(other), self)
+        return _divided(other, self)
+
+    def __rand__(self, other: Operand) -> Element:
+        return element(other) & self
 
     def __pow__(self, other: Operand) -> Element:
         return self * self if isinstance(other, int) and other == 2 else apply("power", self, other)
 
-    def __neg__(self) -> Element:
-        return apply("negative", self)
-
-    def __abs__(self) -> Element:
-        return apply("absolute", self)
-
-    def __eq__(self, other: object) -> Element:  # type: ignore[override]
-        return apply("equal", self, element(other))
-
     def __ne__(self, other: object) -> Element:  # type: ignore[override]
-        return apply("logical_not", apply("equal", self, element(other)))
-
-    def __and__(self, other: Operand) -> Element:
-        return _bitwise("and", self, other)
-
-    def __rand__(self, other: Operand) -> Element:
-        return _bitwise("and", other, self)
-
-    def __or__(self, other: Operand) -> Element:
-        return _bitwise("or", self, other)
-
-    def __xor__(self, other: Operand) -> Element:
-        return _bitwise("xor", self, other)
-
-    def __invert__(self) -> Element:
-        return _bitwise("not", self)
+        return apply("logical_not", self == other)
 
 
 Operand = Element | float | bool
@@ -263,13 +261,9 @@ def element(value: object) -> Element:
     """A number of Python's as an element."""
     if isinstance(value, Element):
         return value
-    none = frozenset[Index]()
-    if isinstance(value, bool):
-        return Number(BOOL, none, place(), value)
-    if isinstance(value, int):
-        return Number(INDEX, none, place(), value)
-    if isinstance(value, float):
-        return Number(NUMBER, none, place(), value)
+    for kind, type_ in ((bool, BOOL), (int, INDEX), (float, NUMBER)):
+        if isinstance(value, kind):
+            return Number(type_, frozenset(), place(), value)
     if isinstance(value, Tensor):
         raise wrong(f"{value.name} is a tensor; read an element of it, {value.name}[i, ...]")
     raise wrong(f"{type(value).__name__} in a definition; expected an element or a number")
@@ -333,17 +327,3 @@ def typed(value: Element, type_: str, what: str) -> Element:
         f"{what} is {value.type}, its signature says {type_}; convert it with cast(x, type)",
         value.place,
     )
-
-
-def _divided(x: Element, y: Element) -> Element:
-    if kind_of(x.type) != "float" and kind_of(y.type) != "float":
-        if {x.type, y.type} - {INDEX}:
-            raise wrong(f"/ of {x.type} and {y.type}; write // or convert with cast(x, type)")
-        x = converted(x, NUMBER)
-    return apply("divide", x, y)
-
-
-def _bitwise(name: str, *given: Operand) -> Element:
-    arguments = [element(one) for one in given]
-    logical = all(one.type == BOOL for one in arguments)
-    return apply(f"{'logical' if logical else 'bitwise'}_{name}", *arguments)

@@ -54,10 +54,9 @@ class Axis:
     def __iter__(self) -> Iterator[Index]:
         opened = OPENED.get()
         if opened is None:
-            raise wrong(
-                "axis is iterated over outside of a reduction; import sum, max, min, any and all "
-                "from ftuner.define, and write sum(... for k in axis)"
-            )
+            hint = "import sum, max, min, any and all from ftuner.define"
+            what = f"axis is iterated over outside of a reduction; {hint}"
+            raise wrong(f"{what}, and write sum(... for k in axis)")
         found = new_index(self._extent, place())
         opened.append(found)
         yield found

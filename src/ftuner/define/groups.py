@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ftuner.core.dim import Dim, least_value
+from ftuner.core.dim import Dim, never_negative
 from ftuner.core.frozen import dataclass
 from ftuner.define.bounds import Bounds, Names, dim_of, linear
 from ftuner.define.elements import (
@@ -51,9 +51,7 @@ def reads_of(root: Element, tensors: Iterable[Tensor]) -> Iterator[Read]:
             yield one
 
 
-def groups(
-    recurrences: Sequence[Recurrence], names: Names, proven: bool = False
-) -> list[Group]:  # fmt: skip
+def groups(recurrences: Sequence[Recurrence], names: Names, proven: bool = False) -> list[Group]:
     """The groups of recurrences, each after those that it reads.
 
     Args:
@@ -99,21 +97,16 @@ def _checked(members: Sequence[Recurrence], names: Names, proven: bool) -> Group
     for one in members:
         shapes = [[dim_of(extent, names) for extent in x.shape] for x in (first, one)]
         if shapes[0] != shapes[1] or one.type != first.type:
-            raise wrong(
-                f"{one.name} and {first.name} read each other; expected one shape and one type",
-                one.place,
-            )
+            what = f"{one.name} and {first.name} read each other"
+            raise wrong(f"{what}; expected one shape and one type", one.place)
     for one in members:
         _expect_computable(one, members)
         for read in reads_of(one.value, members):
             moved = delays(read, one, names, proven)
             if len(moved) > 1 or (moved and axis not in (None, *moved)):
-                axes = sorted({*moved, *(() if axis is None else (axis,))})
-                raise wrong(
-                    f"{read.tensor.name} is read at earlier positions along the axes "
-                    f"{' and '.join(map(str, axes))}; expected one axis for all of its reads",
-                    read.place,
-                )
+                axes = " and ".join(map(str, sorted({*moved, *(() if axis is None else (axis,))})))
+                what = f"{read.tensor.name} is read at earlier positions along the axes {axes}"
+                raise wrong(f"{what}; expected one axis for all of its reads", read.place)
             axis = next(iter(moved), axis)
             if not moved:
                 same[one].add(read.tensor)
@@ -122,10 +115,8 @@ def _checked(members: Sequence[Recurrence], names: Names, proven: bool) -> Group
         ready = [x for x in members if x not in ordered and same[x] <= {*ordered}]
         if not ready:
             stuck = next(x for x in members if x not in ordered)
-            raise wrong(
-                f"{stuck.name} at an index is made of itself at that index; expected earlier "
-                "positions along one axis", stuck.place,
-            )  # fmt: skip
+            what = f"{stuck.name} at an index is made of itself at that index"
+            raise wrong(f"{what}; expected earlier positions along one axis", stuck.place)
         ordered += ready
     return Group(tuple(ordered), axis)
 
@@ -142,14 +133,12 @@ def delays(read: Read, of: Recurrence, names: Names, proven: bool) -> dict[int, 
         form = linear(one, names)
         what = f"{read.tensor.name} is read by {of.name} along axis {axis}"
         if form is None or {**form.coefficients} != {own: 1}:
-            raise wrong(
-                f"{what} at an index that is not its own, or its own less a number: expected such "
-                "as h[i - 1, j] for the element at i, j", read.place,
-            )  # fmt: skip
+            what = f"{what} at an index that is not its own, or its own less a number"
+            wanted = "such as h[i - 1, j] for the element at i, j"
+            raise wrong(f"{what}: expected {wanted}", read.place)
         if isinstance(form.constant, int) and form.constant == 0:
             continue
-        least = least_value(-form.constant)
-        if not proven and (least is None or least < 1):
+        if not proven and not never_negative(-form.constant - 1):
             raise wrong(f"{what} at a later position; expected an earlier one", read.place)
         found[axis] = -form.constant
     return found
@@ -160,24 +149,23 @@ def _expect_computable(one: Recurrence, members: Sequence[Recurrence]) -> None:
     own = {*reads_of(one.value, members)}
     depends = set[Element](own)
     for part in elements_of(one.value):
-        inner = part.arguments if isinstance(part, Apply) else getattr(part, "at", ())
-        if isinstance(part, Reduction):
-            inner = (part.body,)
-        if depends.isdisjoint(inner):
+        if depends.isdisjoint(operands_of(part)):
             continue
         depends.add(part)
-        if isinstance(part, Read):
-            raise wrong(f"{part.tensor.name} is read at an index that {one.name} decides",
-                        part.place)  # fmt: skip
-        if isinstance(part, Reduction):
-            raise wrong(f"{one.name} reads itself within a reduction over an axis; expected its "
-                        "own index along all axes but one", part.place)  # fmt: skip
-        if isinstance(part, Apply) and part.function in ("isnan", "isinf"):
-            raise wrong(f"{one.name} is made of {part.function} of itself; expected comparisons, "
-                        "such as x != x for a NaN", part.place)  # fmt: skip
-        if part.type not in (one.type, BOOL, NUMBER):
-            raise wrong(f"{one.name} is made of itself as {part.type}; expected {one.type}",
-                        part.place)  # fmt: skip
+        match part:
+            case Read(tensor=tensor):
+                what = f"{tensor.name} is read at an index that {one.name} decides"
+            case Reduction():
+                what = f"{one.name} reads itself within a reduction over an axis"
+                what = f"{what}; expected its own index along all axes but one"
+            case Apply(function=("isnan" | "isinf") as function):
+                what = f"{one.name} is made of {function} of itself"
+                what = f"{what}; expected comparisons, such as x != x for a NaN"
+            case _ if part.type not in (one.type, BOOL, NUMBER):
+                what = f"{one.name} is made of itself as {part.type}; expected {one.type}"
+            case _:
+                continue
+        raise wrong(what, part.place)
 
 
 @dataclass(frozen=True)

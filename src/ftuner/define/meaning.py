@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ftuner.core.dim import Shape
-from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT64, INT64, DType
+from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT64, INT64
 from ftuner.core.functions import SCALAR_FUNCTIONS, neutral
-from ftuner.define.bounds import Names, dim_of
+from ftuner.define.binding import Binding
+from ftuner.define.bounds import dim_of
 from ftuner.define.elements import (
     BOOL,
     INDEX,
@@ -39,22 +39,14 @@ _REDUCED: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def meaning(
-    definition: Definition, arrays: Sequence[Array], names: Names, batch: Shape,
-    dtypes: Mapping[str, DType],
-) -> list[Array]:  # fmt: skip
+def meaning(definition: Definition, arrays: Sequence[Array], binding: Binding) -> list[Array]:
     """The results of a definition, floats in float64.
-
-    Args:
-        names: the extents of the signature.
-        batch: the shape of the axes `...` of all operands together.
-        dtypes: those of the types `float` and `int`.
 
     Raises:
         IndexRangeError: an index in the data is out of range.
     """
-    found = _Meaning(arrays, names, batch, dtypes)
-    for group in groups(definition.recurrences, names, proven=True):
+    found, batch = _Meaning(arrays, binding), binding.batch
+    for group in groups(definition.recurrences, binding.names, proven=True):
         found.compute(group)
     results = []
     for result in definition.results:
@@ -71,11 +63,9 @@ def meaning(
 class _Meaning:
     """Arrays have the axes of the batch, then one for each free index, by their numbers."""
 
-    def __init__(
-        self, arrays: Sequence[Array], names: Names, batch: Shape, dtypes: Mapping[str, DType]
-    ) -> None:
-        self._arrays, self._names, self._batch = arrays, names, batch
-        self._dtypes = dtypes
+    def __init__(self, arrays: Sequence[Array], binding: Binding) -> None:
+        self._arrays, self._binding = arrays, binding
+        self._names, self._batch, self._dtypes = binding.names, binding.batch, binding.dtypes
         self._values: dict[Element, tuple[Array, tuple[Index, ...]]] = {}
         self._computed: dict[Recurrence, Array] = {}
         self._step: dict[Index, int] = {}
@@ -97,14 +87,14 @@ class _Meaning:
             return
         steps = self._computed[group.members[0]].shape[len(self._batch) + group.axis]
         for number in range(steps):
-            now = _Meaning(self._arrays, self._names, self._batch, self._dtypes)
+            now = _Meaning(self._arrays, self._binding)
             now._computed = self._computed
             now._step = {one.index[group.axis]: number for one in group.members}
             for one in group.members:
                 with np.errstate(all="ignore"):
                     found = now.of(one.value, one.index)
-                steps_first = np.moveaxis(self._computed[one], len(self._batch) + group.axis, 0)
-                steps_first[number] = np.moveaxis(found, len(self._batch) + group.axis, 0)[0]
+                axis = len(self._batch) + group.axis
+                np.moveaxis(self._computed[one], axis, 0)[number] = found.take(0, axis)
 
     def extent(self, index: Index) -> int:
         found = dim_of(index.extents[0][0], self._names)

@@ -82,10 +82,8 @@ def _tensors(part: str, text: str, where: str) -> list[TensorSignature]:
             raise wrong(f"signature {text!r}: {rest!r} is no tensor, such as float32(m, n)", where)
         type_ = begin[1] or FLOAT
         if type_ not in TYPES:
-            known = ", ".join(TYPES)
-            raise wrong(
-                f"signature {text!r}: no type is called {type_!r}; there are {known}", where
-            )
+            what = f"no type is called {type_!r}; there are {', '.join(TYPES)}"
+            raise wrong(f"signature {text!r}: {what}", where)
         found.append(_tensor(type_, rest[begin.end() : end], text, where))
         rest = rest[end + 1 :].strip()
         if rest and (rest[0] != "," or not rest[1:].strip()):

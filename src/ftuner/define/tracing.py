@@ -108,7 +108,10 @@ def traced(
     recurrences = reached([result.value for result in results])
     found = Definition(function.__name__, operands, tuple(results), recurrences)
     for result in results:
-        _expect_bound(result)
+        for free in sorted(result.value.free - {*result.index}, key=lambda i: i.number):
+            what = "the index of this `axis` is used outside of its reduction"
+            hint = "are sum, max, min, any and all those of ftuner.define?"
+            raise wrong(f"{what}; {hint}", free.place)
         if not result.batched and any(
             isinstance(one, Read) and one.tensor.batched for one in elements_of(result.value)
         ):
@@ -116,8 +119,8 @@ def traced(
     for root in found.roots:
         for one in elements_of(root):
             if isinstance(one, Index) and not one.extents:
-                raise wrong("axis has no extent: no tensor is read at its index; use axis(n)",
-                            one.place)  # fmt: skip
+                what = "axis has no extent: no tensor is read at its index; use axis(n)"
+                raise wrong(what, one.place)
     return found
 
 
@@ -136,13 +139,3 @@ def _called(
         if trace is not None and trace.tb_frame.f_code.co_filename != __file__:
             where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         raise DefinitionError(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def _expect_bound(result: Result) -> None:
-    """Raise DefinitionError if an index of a reduction is used outside of it."""
-    for index in sorted(result.value.free - {*result.index}, key=lambda i: i.number):
-        raise wrong(
-            "the index of this `axis` is used outside of its reduction; are sum, max, min, any "
-            "and all those of ftuner.define?",
-            index.place,
-        )

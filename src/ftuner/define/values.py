@@ -8,12 +8,13 @@ scheduled and fused as those of any model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 
-from ftuner.core.dim import Dim, Shape
+from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL as BOOL_DTYPE
 from ftuner.core.dtype import ELEMENT_DTYPES, FLOAT32, INT32, INT64, UINT8, DType
+from ftuner.define.binding import Binding
 from ftuner.define.bounds import DATA, INSIDE, PADDED, Bounds, Linear, dim_of, linear
 from ftuner.define.elements import (
     INDEX,
@@ -48,18 +49,15 @@ Scan = Callable[["Lowering", Group, Uses], Sequence[Value]]
 
 
 def values(
-    definition: Definition, operands: Sequence[Value], bounds: Bounds, batch: Shape,
-    dtypes: Mapping[str, DType], scan: Scan,
-) -> list[Value]:  # fmt: skip
+    definition: Definition, operands: Sequence[Value], bounds: Bounds, binding: Binding, scan: Scan
+) -> list[Value]:
     """The results of a definition of some operands, in the builder that is being written to.
 
     Args:
         bounds: of the definition, for the extents of the operands.
-        batch: the axes `...` of all operands together.
-        dtypes: those of the types `float` and `int`.
         scan: writes recurrences.
     """
-    found = Lowering(definition, operands, bounds, batch, dtypes)
+    found = Lowering(definition, operands, bounds, binding)
     for group in groups(definition.recurrences, bounds.names, proven=True):
         found.compute(definition, group, scan)
     return [found.array(result, result.batched) for result in definition.results]
@@ -69,15 +67,14 @@ class Lowering:
     """The tensors of elements so far."""
 
     def __init__(
-        self, definition: Definition, operands: Sequence[Value], bounds: Bounds, batch: Shape,
-        dtypes: Mapping[str, DType],
-    ) -> None:  # fmt: skip
-        self.bounds = bounds
-        self.batch, self.name = batch, definition.name
-        self._operands, self._dtypes = operands, dtypes
+        self, definition: Definition, operands: Sequence[Value], bounds: Bounds, binding: Binding
+    ) -> None:
+        self.bounds, self.batch, self.name = bounds, binding.batch, definition.name
+        self._operands, self._dtypes = operands, binding.dtypes
         self._computed: dict[Tensor, Value] = {}
         self._labels: dict[Index, str] = {}
-        self._indices: dict[str, Index] = {}
+        self.indices: dict[str, Index] = {}
+        """By their labels."""
         self._terms: dict[tuple[Element, DType], Term] = {}
         self._origin = building().where
 
@@ -106,13 +103,10 @@ class Lowering:
             labels = [self.label(x) for x in at if isinstance(x, Index) and x not in over]
             self._terms[one, self.dtype(one.type)] = Term(batch + "".join(labels), value)
 
-    def index_of(self, label: str) -> Index:
-        return self._indices[label]
-
     def label(self, index: Index) -> str:
         if index not in self._labels:
             found = self._labels[index] = chr(_FIRST_LABEL + len(self._labels))
-            self._indices[found] = index
+            self.indices[found] = index
         return self._labels[index]
 
     def dtype(self, type_: str) -> DType:
@@ -207,7 +201,7 @@ class Lowering:
         if whole is not None:
             return whole
         batch = [label for label in reversed(BROADCAST) if label in every]
-        rest = sorted(every - {*batch}, key=lambda label: self._indices[label].number)
+        rest = sorted(every - {*batch}, key=lambda label: self.indices[label].number)
         return "".join((*batch, *rest))
 
     def padded(self, one: Apply) -> Read | None:
@@ -300,7 +294,7 @@ class Lowering:
         ]
         indices = sorted(
             {i for form in forms if form is not None for i in form.coefficients}
-            | {self._indices[c] for t in positions if t for c in t.labels if c not in BROADCAST},
+            | {self.indices[c] for t in positions if t for c in t.labels if c not in BROADCAST},
             key=lambda i: i.number,
         )
         others = {c for t in positions if t is not None for c in t.labels if c in BROADCAST}
@@ -368,7 +362,7 @@ class Lowering:
             return term
         labels = term.labels + missing
         value = _aligned(term, labels, whole=True)
-        extents = [self.bounds.extent(self._indices[label]) for label in missing]
+        extents = [self.bounds.extent(self.indices[label]) for label in missing]
         return Term(labels, value.broadcast((*term.value.shape, *extents)))
 
     def _sum(self, body: Element, axes: str, dtype: DType) -> Term:

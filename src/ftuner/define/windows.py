@@ -41,9 +41,11 @@ class _Spatial(NamedTuple):
 def convolved(lowering: Lowering, factors: Sequence[Element], axes: str) -> Term | None:
     """The sum over axes of the product of two factors, as a convolution of the first by the second;
     None if it is no convolution."""
-    windows, weight = factors
-    read = _read_of(lowering, windows)
-    if read is None:
+    read: Element | None
+    read, weight = factors
+    if isinstance(read, Apply) and read.function == "where":
+        read = lowering.padded(read)
+    if not isinstance(read, Read):
         return None
     bounds, kinds = lowering.bounds, lowering.bounds.kinds(read)
     if DATA in kinds:
@@ -103,13 +105,6 @@ def convolved(lowering: Lowering, factors: Sequence[Element], axes: str) -> Term
     result = "".join(label for _, label in lead) + outputs + columns
     columns_shape = extents[len(taps + inner) :]
     return Term(result, found.reshape((*images, *found.shape[1:-1], *columns_shape)))
-
-
-def _read_of(lowering: Lowering, one: Element) -> Read | None:
-    """The read of an element that is zero outside of its tensor."""
-    if isinstance(one, Apply) and one.function == "where":
-        return lowering.padded(one)
-    return one if isinstance(one, Read) else None
 
 
 def _spatial(lowering: Lowering, axis: int, form: Linear | None, axes: str) -> _Spatial | None:

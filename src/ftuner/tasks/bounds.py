@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ftuner.core.dim import Dim, least_value, quotient, symbol, symbols_of
+from ftuner.core.dim import Dim, never_negative, quotient, symbol, symbols_of
 from ftuner.core.frozen import dataclass
-from ftuner.core.symbolic import Atom, Symbolic
+from ftuner.core.symbolic import Atom, Symbol, Symbolic
 from ftuner.tasks import program as tir
 
 
@@ -42,18 +42,13 @@ def conjuncts(condition: tir.Expr) -> Iterator[tir.Expr]:
 def holds(goal: Dim, variables: Sequence[Variable], facts: Sequence[tir.Test]) -> bool:
     """Whether a goal is known to be zero or more."""
     candidates = [goal, *(goal - f.dim for f in facts), *(goal + f.dim for f in facts if f.exact)]
-    for candidate in candidates:
-        least = least_at(candidate, variables)
-        low = None if least is None else least_value(least)
-        if low is not None and low >= 0:
-            return True
-    return False
+    return any(never_negative(least_at(candidate, variables)) for candidate in candidates)
 
 
 def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
     """A dim of extents that a goal is never below, where all variables have values; the least value
     if the goal has no quotients. None if it is not found."""
-    goal, known = _without_atoms(goal, [*variables])
+    goal, known = _without_atoms(goal, variables)
     for variable in reversed(known):
         parts = tir.linear(goal, variable.name)
         if parts is None:
@@ -61,36 +56,31 @@ def least_at(goal: Dim, variables: Sequence[Variable]) -> Dim | None:
         factor, rest = parts
         if factor == 0:
             continue
-        up, down = least_value(factor), least_value(-factor)
-        if up is not None and up >= 0:
+        if never_negative(factor):
             goal = rest + factor * variable.begin
-        elif down is not None and down >= 0:
+        elif never_negative(-factor):
             goal = rest + factor * (variable.end - 1)
         else:
             return None
     return goal
 
 
-def _without_atoms(goal: Dim, variables: list[Variable]) -> tuple[Dim, list[Variable]]:
+def _without_atoms(goal: Dim, variables: Sequence[Variable]) -> tuple[Dim, list[Variable]]:
     """Quotients and remainders of loop variables by numbers as variables of their own."""
-    if isinstance(goal, int):
-        return goal, variables
-    names = {v.name for v in variables}
-    total: Dim = 0
-    for monomial, coefficient in goal.terms:
-        term: Dim = coefficient
-        for atom in monomial:
-            part: Dim = Symbolic((((atom,), 1),))
-            if isinstance(atom, Atom) and not names.isdisjoint(symbols_of((part,))):
-                bounds = _bounds(atom, variables)
-                if bounds is not None:
-                    name = f"<{atom.text}>"
-                    if all(v.name != name for v in variables):
-                        variables = [*variables, Variable(name, *bounds, tir.REPEAT, 0)]
-                    part = symbol(name)
-            term = term * part
-        total = total + term
-    return total, variables
+    names, found = {v.name for v in variables}, [*variables]
+
+    def part(atom: Atom | Symbol) -> Dim:
+        own = Symbolic((((atom,), 1),))
+        if isinstance(atom, Symbol) or names.isdisjoint(symbols_of((own,))):
+            return own
+        if (bounds := _bounds(atom, found)) is None:
+            return own
+        name = f"<{atom.text}>"
+        if all(v.name != name for v in found):
+            found.append(Variable(name, *bounds, tir.REPEAT, 0))
+        return symbol(name)
+
+    return tir.mapped(goal, part), found
 
 
 def _bounds(atom: Atom, variables: Sequence[Variable]) -> tuple[Dim, Dim] | None:

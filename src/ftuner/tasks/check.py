@@ -81,12 +81,10 @@ def check(
                 schedule.decide(tiles, bound, 1)
         except ShapeError:
             continue
-        names = next(iter(schedule.programs.values())).extents
-        extents = dict(zip(names, bound.extents, strict=True))
         tiles = [*schedule.programs][int(random.integers(len(schedule.programs)))]
         workers = int(random.integers(1, 6))
-        expected = interpret(schedule.programs[tiles], arrays, extents, workers)
-        what = f"of {schedule.__name__} for {extents}"
+        expected = interpret(schedule.programs[tiles], arrays, bound.extents, workers)
+        what = f"of {schedule.__name__} for {bound.extents}"
         if schedule.definition is not None:
             of = f"the interpreter with {text_of(tiles)} and {WORKERS}={workers} {what}"
             defined = _defined(schedule, arrays)
@@ -139,9 +137,7 @@ def _compare(found: Sequence[Array], expected: Sequence[Array], what: str) -> fl
         relative = float(np.max(apart)) / (1.0 + float(np.max(finite, initial=0.0)))
         if not relative <= TOLERANCES[x.dtype.name]:
             place = np.unravel_index(int(np.argmax(np.nan_to_num(apart, nan=np.inf))), x.shape)
-            raise MismatchError(
-                f"{what}: output {number} differs at {tuple(map(int, place))}: {x[place]!r}; "
-                f"expected {y[place]!r}"
-            )
+            where = f"output {number} differs at {tuple(map(int, place))}"
+            raise MismatchError(f"{what}: {where}: {x[place]!r}; expected {y[place]!r}")
         largest = max(largest, relative)
     return largest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from ftuner.core.cpu.schedule import REDUCTION_CHAINS
 from ftuner.core.dim import Dim, ceil_quotient, maximum, minimum, product, quotient, symbols_of
@@ -37,9 +38,14 @@ class _Body:
     seen: set[object] = field(default_factory=set)
 
 
-def bodies(program: tir.Program, isa: Isa, hardware: CpuHardware) -> list[_Body]:
-    """What a task executes, loop by loop."""
-    return _Counter(program, isa, hardware).count()
+class _Around(NamedTuple):
+    """What is around a statement."""
+
+    body: _Body
+    unrolled: dict[str, int]
+    """How often each loop that is written out is."""
+    lane: str
+    variables: list[Variable]
 
 
 class _Counter:
@@ -49,63 +55,56 @@ class _Counter:
         self._found: list[_Body] = []
 
     def count(self) -> list[_Body]:
-        body = _Body(1)
-        self._found.append(body)
+        """What a task executes, loop by loop."""
         tasks = self._program.tasks
-        self._block(tasks.body, body, {}, "", variables_of(tasks))
+        self._block(tasks.body, _Around(self._body(1), {}, "", variables_of(tasks)))
         return self._found
 
-    def _block(
-        self, block: Sequence[tir.Statement], body: _Body, unrolled: dict[str, int], lane: str,
-        variables: list[Variable],
-    ) -> None:  # fmt: skip
-        """`unrolled`: how often loops that are written out are."""
+    def _body(self, trips: Dim) -> _Body:
+        self._found.append(_Body(trips))
+        return self._found[-1]
+
+    def _block(self, block: Sequence[tir.Statement], around: _Around) -> None:
+        body, times = around.body, prod(around.unrolled.values())
         for statement in block:
             match statement:
                 case tir.Loop():
-                    self._loop(statement, body, unrolled, lane, variables)
+                    self._loop(statement, around)
                     continue
                 case tir.If(_, inner):
-                    self._block(inner, body, unrolled, lane, variables)
+                    self._block(inner, around)
                     continue
                 case tir.Store():
-                    body.stores += prod(unrolled.values())
+                    body.stores += times
                 case tir.SetElement() | tir.Assign(declares=False):
                     body.chain = self._isa.fma_latency_cycles
                 case tir.Reduce():
-                    body.compute += prod(unrolled.values()) * self._cycles("add", lane)
+                    body.compute += times * self._cycles("add", around.lane)
                     body.chain = self._isa.fma_latency_cycles / REDUCTION_CHAINS
             for expr in tir.expressions(statement):
-                self._expression(expr, body, unrolled, lane)
+                self._expression(expr, around)
 
-    def _loop(
-        self, loop: tir.Loop, body: _Body, unrolled: dict[str, int], lane: str,
-        variables: list[Variable],
-    ) -> None:  # fmt: skip
+    def _loop(self, loop: tir.Loop, around: _Around) -> None:
         extents = [e - b for b, e in zip(loop.begins, loop.ends, strict=True)]
-        inside = loop.names[0] if loop.kind == tir.LANES else lane
-        if loop.kind == tir.LANES:
-            extents = [ceil_quotient(extents[0], self._lanes)]
+        inside, in_lanes = around.lane, loop.kind == tir.LANES
+        if in_lanes:
+            inside, extents = loop.names[0], [ceil_quotient(extents[0], self._lanes)]
         inner_loops = any(
             isinstance(s, tir.Loop) and s.kind == tir.RANGE for s in tir.statements(loop.body)
         )
-        known = [*variables, *variables_of(loop)]
-        if (
-            loop.kind != tir.RANGE
-            and loop.constant
-            and not (loop.kind == tir.LANES and inner_loops)
-        ):
+        known = [*around.variables, *variables_of(loop)]
+        if loop.kind != tir.RANGE and loop.constant and not (in_lanes and inner_loops):
             numbers = [e for e in extents if isinstance(e, int)]
-            more = {**unrolled, **dict(zip(loop.names, numbers, strict=True))}
-            self._block(loop.body, body, more, inside, known)
+            more = {**around.unrolled, **dict(zip(loop.names, numbers, strict=True))}
+            self._block(loop.body, _Around(around.body, more, inside, known))
             return
         most = [least_at(-e, known) for e in extents]
-        times = product(-m if m is not None else 1 for m in most) * prod(unrolled.values())
-        inner = _Body(body.trips * times)
-        self._found.append(inner)
-        self._block(loop.body, inner, {}, inside, known)
+        times = product(-m if m is not None else 1 for m in most) * prod(around.unrolled.values())
+        body = self._body(around.body.trips * times)
+        self._block(loop.body, _Around(body, {}, inside, known))
 
-    def _expression(self, expr: tir.Expr, body: _Body, unrolled: dict[str, int], lane: str) -> None:
+    def _expression(self, expr: tir.Expr, around: _Around) -> None:
+        body, unrolled, lane = around.body, around.unrolled, around.lane
         parts = [*tir.expressions(expr)]
         dims = [d for p in parts if isinstance(p, (tir.Load, tir.Element)) for d in p.index]
         varies = any(isinstance(p, (tir.Local, tir.Element)) for p in parts)
@@ -113,11 +112,10 @@ class _Counter:
         times = prod(unrolled[name] for name in used)
         if isinstance(expr, tir.Load) and expr not in body.seen:
             body.seen.add(expr)
-            contiguous = not lane or any(tir.uses(d, lane) for d in expr.index[-1:])
-            scattered = not contiguous and any(tir.uses(d, lane) for d in expr.index)
-            body.loads += times * (self._lanes if scattered else 1)
-            wide = lane and any(tir.uses(d, lane) for d in expr.index)
-            body.load_bytes += times * (self._lanes if wide else 1) * self._program.dtype.itemsize
+            along = [bool(lane) and tir.uses(d, lane) for d in expr.index]
+            body.loads += times * (self._lanes if any(along) and not any(along[-1:]) else 1)
+            count = self._lanes if any(along) else 1
+            body.load_bytes += times * count * self._program.dtype.itemsize
         elif isinstance(expr, tir.Apply) and (varies or expr not in body.seen):
             body.seen.add(expr)
             body.compute += times * self._of_function(expr, lane)
@@ -170,7 +168,7 @@ class Costs:
     """The estimates of a program on one ISA, for any extents."""
 
     def __init__(self, program: tir.Program, isa: Isa, hardware: CpuHardware) -> None:
-        found = bodies(program, isa, hardware)
+        found = _Counter(program, isa, hardware).count()
         self._isa, self._hardware = isa, hardware
         self._cycles = [
             max(b.compute, b.loads / isa.load_per_cycle, b.stores / isa.store_per_cycle, b.chain)
@@ -224,7 +222,10 @@ def kept_tiles(
         lambda t: registers[t] <= max(isa.vector_registers, least),
     )
     share = hardware.tuning.cache_share
-    touched = {t: _step_bytes(p, isa, hardware) for t, p in by_tiles.items()}
+    touched = {
+        t: max(b.load_bytes for b in _Counter(p, isa, hardware).count())
+        for t, p in by_tiles.items()
+    }
     smallest = min((touched[t] for t in sieve.left), default=0.0)
     sieve.keep(
         "L1",
@@ -247,7 +248,3 @@ def registers_needed(program: tir.Program, isa: Isa) -> int:
             total += prod(shape)
             row = max(row, shape[-1] if len(shape) > 1 else 1)
     return total + row + 1 + (0 if isa.fused else 1)
-
-
-def _step_bytes(program: tir.Program, isa: Isa, hardware: CpuHardware) -> float:
-    return max(b.load_bytes for b in bodies(program, isa, hardware))

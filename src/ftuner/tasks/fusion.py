@@ -15,9 +15,9 @@ from typing import Any
 
 from ftuner.core.dim import (
     Dim,
-    least_value,
     maximum,
     minimum,
+    never_negative,
     product,
     quotient,
     remainder,
@@ -26,7 +26,6 @@ from ftuner.core.dim import (
 )
 from ftuner.core.dtype import INT64, DType
 from ftuner.core.expr import MAX_REPEATED_STEPS
-from ftuner.core.frozen import dataclass
 from ftuner.core.functions import SCALAR_FUNCTIONS
 from ftuner.core.index_expr import ABSENT, Nest, Step
 from ftuner.graph.buffers import View
@@ -90,9 +89,8 @@ def _step(
             return tir.COMPARED[step.op](x, y)
         if step.dtype == INT64 and step.op in _OF_INDICES:
             return _OF_INDICES[step.op](x, y)
-        low = least_value(x)
         if step.dtype == INT64 and step.op in _DIVISIONS and isinstance(y, int) and y > 0:
-            return _DIVISIONS[step.op](x, y) if low is not None and low >= 0 else None
+            return _DIVISIONS[step.op](x, y) if never_negative(x) else None
     row = SCALAR_FUNCTIONS.get(step.op)
     if row is None or indices or step.dtype.name not in (dtype.name, "bool"):
         return None
@@ -133,36 +131,25 @@ def _again(body: Sequence[tir.Statement], array: str) -> bool:
     return [*found(body, frozenset())] != [True]
 
 
-@dataclass(frozen=True)
-class Fused:
-    """A schedule with what stands around it."""
-
-    programs: tuple[tir.Program, ...]
-    """For each combination of tiles, over the same arrays and extents."""
-    extents: tuple[Dim, ...]
-    """The values of the programs' extents."""
-    views: tuple[View, ...]
-    """What they read; the arrays of the programs are these, and then the outputs."""
-
-
 class Fusion:
     """Writes programs of one schedule for the views of a graph."""
 
     def __init__(self, values: Mapping[str, Dim], programs: Sequence[tir.Program]) -> None:
         """`values`: of the extents of the programs, in their order."""
         self._programs, self._dtype = programs, programs[0].dtype
-        self._extents: dict[str, Dim] = dict(values)
+        self.extents: dict[str, Dim] = dict(values)
+        """The values of the programs' extents."""
         self._names = {value: symbol(name) for name, value in reversed([*values.items()])}
-        taken = [
-            s.names for p in programs for s in tir.statements(p.body) if isinstance(s, tir.Loop)
-        ]
-        self._taken = {*values, *(name for names in taken for name in names)}
-        self._views: list[View] = []
+        inside = (s for p in programs for s in tir.statements(p.body) if isinstance(s, tir.Loop))
+        self._taken = {*values, *(name for loop in inside for name in loop.names)}
+        self.views: list[View] = []
+        """What the programs read; their arrays are these, and then the outputs."""
 
     def fused(
         self, inputs: Sequence[FusedNest], outputs: Sequence[View], epilogue: FusedNest | None
-    ) -> Fused:
-        """The programs that read and write views.
+    ) -> tuple[tir.Program, ...]:
+        """The programs that read and write views, one for each combination of tiles, over the same
+        arrays and extents.
 
         Args:
             inputs: what each input is, an injective and expressible nest.
@@ -177,15 +164,14 @@ class Fusion:
         names = {a.name: f"y{number}" for number, a in enumerate(first.outputs)}
         targets = dict(zip(names, zip(names.values(), outputs, strict=True), strict=True))
         bodies = [self._block(p.body, loads, targets, epilogue) for p in self._programs]
-        read = [self._array(f"x{number}", view) for number, view in enumerate(self._views)]
+        read = [self._array(f"x{number}", view) for number, view in enumerate(self.views)]
         written = [replace(self._array(name, v), is_output=True) for name, v in targets.values()]
         arrays = (*read, *written)
-        extents = tuple(self._extents)
-        programs = tuple(
+        extents = tuple(self.extents)
+        return tuple(
             replace(p, arrays=arrays, extents=extents, body=body, file="")
             for p, body in zip(self._programs, bodies, strict=True)
         )
-        return Fused(programs, (*self._extents.values(),), (*self._views,))
 
     def _dim(self, dim: Dim) -> Dim:
         """The name that the programs have for a dim of the graph."""
@@ -194,7 +180,7 @@ class Fusion:
         if dim not in self._names:
             name = next(n for i in range(len(self._taken) + 1) if (n := f"d{i}") not in self._taken)
             self._taken.add(name)
-            self._extents[name], self._names[dim] = dim, symbol(name)
+            self.extents[name], self._names[dim] = dim, symbol(name)
         return self._names[dim]
 
     def _array(self, name: str, view: View) -> tir.Array:
@@ -215,7 +201,7 @@ class Fusion:
                 return own
             assert isinstance(step.payload, int)
             view = nest.views[step.payload]
-            return tir.Load(f"x{number_of(view, self._views)}", self._flat(view, at))
+            return tir.Load(f"x{number_of(view, self.views)}", self._flat(view, at))
 
         found = element(nest.nest, index, load, self._dim)
         assert found is not None, nest.title

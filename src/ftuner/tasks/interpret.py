@@ -1,13 +1,13 @@
 """The meaning of a program: a NumPy interpreter.
 
-It executes the tasks of one worker after the other as `tasks.mapping` gives them. A `lanes` loop is
-one array operation for all its iterations, so that nothing can depend on their order. Elements
-outside of arrays raise an error, unless the condition around them is false.
+It executes the tasks of one worker after the other. A `lanes` loop is one array operation for all
+its iterations, so that nothing can depend on their order. Elements outside of arrays raise an
+error, unless the condition around them is false.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -18,9 +18,9 @@ from ftuner.core.dim import Dim
 from ftuner.core.dim import symbol as symbol_of
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
+from ftuner.core.ranges import bounds
 from ftuner.errors import BoundsError
 from ftuner.tasks import program as tir
-from ftuner.tasks.mapping import Composition, TaskMapping, factors, grid, repeat, spatial
 
 Array = npt.NDArray[Any]
 _COMBINED: Mapping[str, tuple[Any, Callable[[Any, Any], Any], float]] = {
@@ -60,9 +60,8 @@ class _Interpreter:
 
     def run(self) -> list[Array]:
         loop = self._program.tasks
-        mapping = _mapping(loop.factors, self._values)
         with np.errstate(all="ignore"):
-            for _, task in mapping.enumerate():
+            for task in tasks_of(loop.factors, self._values):
                 self._values.update(zip(loop.names, task, strict=True))
                 self._block(loop.body)
         return [self._arrays[a.name] for a in self._program.outputs]
@@ -93,7 +92,7 @@ class _Interpreter:
                 if np.any(self._mask):
                     self._block(body)
                 self._mask = outer
-            case tir.Loop(kind, names, begins, ends, body):
+            case tir.Loop(kind, names, _, ends, body):
                 assert kind != tir.TASKS
                 if kind == tir.LANES:
                     extent = self._dim(ends[0])
@@ -101,18 +100,15 @@ class _Interpreter:
                     self._block(body)
                     self._lane = ""
                 else:
-                    self._iterate(names, begins, ends, body)
+                    self._iterate(statement, 0)
 
-    def _iterate(
-        self, names: Sequence[str], begins: Sequence[Dim], ends: Sequence[Dim],
-        body: Sequence[tir.Statement],
-    ) -> None:  # fmt: skip
-        if not names:
-            self._block(body)
+    def _iterate(self, loop: tir.Loop, number: int) -> None:
+        if number == len(loop.names):
+            self._block(loop.body)
             return
-        for value in range(int(self._dim(begins[0])), int(self._dim(ends[0]))):
-            self._values[names[0]] = value
-            self._iterate(names[1:], begins[1:], ends[1:], body)
+        for value in range(int(self._dim(loop.begins[number])), int(self._dim(loop.ends[number]))):
+            self._values[loop.names[number]] = value
+            self._iterate(loop, number + 1)
 
     def _kept(self, value: Any, before: Any) -> Array:
         if before is None:
@@ -122,9 +118,8 @@ class _Interpreter:
 
     def _places(self, element: tir.Element) -> list[tuple[int, ...]]:
         """The elements of a tile, one for each lane or one."""
-        index = [np.asarray(self._dim(d)) for d in element.index]
-        return [tuple(map(int, place)) for place in zip(*map(np.ravel, np.broadcast_arrays(*index)),
-                                                        strict=True)]  # fmt: skip
+        index = np.broadcast_arrays(*(self._dim(d) for d in element.index))
+        return [tuple(map(int, place)) for place in zip(*map(np.ravel, index), strict=True)]
 
     def _set(self, target: tir.Element, value: Any) -> None:
         tile = self._tiles[target.tile]
@@ -170,10 +165,8 @@ class _Interpreter:
         for axis, (position, extent) in enumerate(zip(places, array.shape, strict=True)):
             outside = np.logical_and(mask, np.logical_or(position < 0, position >= extent))
             if np.any(outside):
-                raise BoundsError(
-                    f"{self._program.file}:{line}: schedule {self._program.name!r}: {name!r}, axis "
-                    f"{axis} of extent {extent}, is read or written at {position}"
-                )
+                what = f"{name!r}, axis {axis} of extent {extent}, is read or written at {position}"
+                raise self._program.error(BoundsError, line, what)
         return places, mask
 
     def _dim(self, dim: Dim) -> Any:
@@ -224,14 +217,31 @@ class _Interpreter:
         raise AssertionError(expr)
 
 
-def _mapping(parts: Sequence[tir.Factor], values: Mapping[str, int]) -> TaskMapping:
-    """The mapping of a task loop for some extents."""
+def tasks_of(factors: Sequence[tir.Factor], values: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    """The tasks of a composition of mappings, those of one worker after the other.
 
-    def of(factor: tir.Factor) -> TaskMapping:
-        extents = [evaluate(d, values) for d in factor.extents]
-        if factor.kind == "partition":
-            return grid(extents, [evaluate(d, values) for d in factor.parts])
-        return (spatial if factor.kind == "spatial" else repeat)(*extents, ranks=factor.ranks)
+    The algebra is Hidet's (arXiv 2210.09603): worker `w1 * inner_workers + w2` executes, at each
+    task of the outer mapping's worker w1, all tasks of the inner mapping's worker w2.
+    """
+    extents = [[evaluate(d, values) for d in factor.extents] for factor in factors]
+    for worker in product(*(_tasks_by_worker(factor, values) for factor in factors)):
+        for tasks in product(*worker):
+            found = [0] * len(extents[0])
+            for task, sizes in zip(tasks, extents, strict=True):
+                found = [o * n + i for o, n, i in zip(found, sizes, task, strict=True)]
+            yield tuple(found)
 
-    found = [of(factor) for factor in parts]
-    return found[0] if len(found) == 1 else Composition(tuple(f for m in found for f in factors(m)))
+
+def _tasks_by_worker(
+    factor: tir.Factor, values: Mapping[str, int]
+) -> Sequence[Sequence[tuple[int, ...]]]:
+    """The tasks of each worker of a mapping, in the order in which it executes them."""
+    extents = [evaluate(d, values) for d in factor.extents]
+    if factor.kind == "partition":
+        cut = zip(extents, (evaluate(d, values) for d in factor.parts), strict=True)
+        rows = ([range(*bounds(n, parts, i)) for i in range(parts)] for n, parts in cut)
+        return [list(product(*block)) for block in product(*rows)]
+    order = sorted(range(len(extents)), key=factor.ranks.__getitem__)
+    visits = product(*(range(extents[axis]) for axis in order))
+    tasks = [tuple(visit[level] for level in factor.ranks) for visit in visits]
+    return [tasks] if factor.kind == "repeat" else [[task] for task in tasks]

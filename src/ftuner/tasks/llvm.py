@@ -27,8 +27,7 @@ from ftuner.core.dim import Dim, product, symbol
 from ftuner.hardware.isa import InstructionSet
 from ftuner.tasks import program as tir
 from ftuner.tasks.bounds import Variable, conjuncts, decided
-from ftuner.tasks.llvm_locals import Locals
-from ftuner.tasks.llvm_values import Vector
+from ftuner.tasks.llvm_values import Values, Vector
 
 MOST_VECTORS = 8
 """Vectors of a `lanes` loop of a number that are written out, where no tile needs it."""
@@ -50,7 +49,7 @@ def emit(module: ir.Module, symbol_name: str, program: tir.Program, isa: Instruc
     builder.ret_void()
 
 
-class Emitter(Locals):
+class Emitter(Values):
     """Writes the statements of a program where its builder is."""
 
     # Tasks and loops.
@@ -114,14 +113,9 @@ class Emitter(Locals):
         digits = [self._digit(own, stride, size) for stride, size in zip(after, sizes, strict=True)]
         if factor.kind == "spatial":
             return digits
-        return [
-            loops.enter_context(
-                builder.counted_loop(
-                    *builder.partition_bounds(self.dim(extent), self.dim(parts), digit)
-                )
-            )
-            for extent, parts, digit in zip(factor.extents, factor.parts, digits, strict=True)
-        ]
+        rows = zip(map(self.dim, factor.extents), map(self.dim, factor.parts), digits, strict=True)
+        cut = (builder.counted_loop(*builder.partition_bounds(*row)) for row in rows)
+        return [*map(loops.enter_context, cut)]
 
     def _digit(self, number: ir.Value, stride: Dim, radix: Dim) -> ir.Value:
         if radix == 1:
@@ -139,7 +133,7 @@ class Emitter(Locals):
             case tir.Assign(name, value, declares):
                 if declares:
                     self._declare(name)
-                self._put(self._locals[name], name in self._wide, self.value(value))
+                self._put(self._kept[tir.Local(name)], name in self._wide, self.value(value))
             case tir.MakeTile(name, shape, value):
                 self._make_tile(name, shape, value)
             case tir.MakePanel(array):

@@ -1,18 +1,20 @@
-"""Values of a program in LLVM IR: dims, elements, and loads and stores of memory."""
+"""Values of a program in LLVM IR: dims, elements, memory, and locals, which are on the stack."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import field, replace
+from itertools import product as all_of
 
 import llvmlite.ir as ir
 
 from ftuner.codegen.llvm.ir import functions as elements
+from ftuner.codegen.llvm.ir.accumulators import across
 from ftuner.codegen.llvm.ir.builder import I1, I64, IRBuilder, const, scalar_type
 from ftuner.codegen.llvm.ir.lanes import load_apart, load_lanes, store_lanes
 from ftuner.codegen.llvm.ir.vector_arithmetic import intrinsic
-from ftuner.core.dim import Dim, least_value
+from ftuner.core.dim import Dim, never_negative
 from ftuner.core.evaluation import evaluate
 from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol
@@ -21,8 +23,10 @@ from ftuner.tasks import program as tir
 
 MOST_APART = 4
 """Distance of elements up to which vectors are shuffled from contiguous ones."""
-Totals = Mapping[tir.Local | tuple[str, tuple[int, ...]], ir.Value]
-"""The accumulators of locals, and of elements of tiles."""
+Place = tir.Local | tuple[str, tuple[int, ...]]
+"""A local, or an element of a tile."""
+Totals = Mapping[Place, ir.Value]
+"""The accumulators of reductions into places."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,9 @@ class Values:
         self._element = scalar_type(program.dtype)
         self._lanes = isa.vector_bytes // program.dtype.itemsize
         self._vector = ir.VectorType(self._element, self._lanes)
-        self._locals: dict[str, ir.Value] = {}
+        self._kept: dict[Place, ir.Value] = {}
         self._wide: set[str] = set()
         """Locals and tiles of a `lanes` loop."""
-        self._tiles: dict[str, dict[tuple[int, ...], ir.Value]] = {}
         self._across = tir.tiles_across(program)
         self._at: Vector | None = None
         self._guard: ir.Value | None = None
@@ -96,8 +99,7 @@ class Values:
             return (builder.maximum if atom.kind == "maximum" else builder.minimum)(x, y)
         if atom.kind == "whole":
             return x
-        low = least_value(atom.x)
-        if low is not None and low >= 0:
+        if never_negative(atom.x):
             return (builder.udiv if atom.kind == "quotient" else builder.urem)(x, y)
         # Divisors are positive: round towards minus infinity.
         rest = builder.srem(x, y)
@@ -153,7 +155,7 @@ class Values:
                 return ir.Constant(self._element, number)
             case tir.Local(name):
                 kind = self._vector if name in self._wide else self._element
-                return builder.load(self._locals[name], typ=kind)
+                return builder.load(self._kept[expr], typ=kind)
             case tir.Element(tile):
                 wide = tile in self._wide or tile in self._across
                 kind = self._vector if wide else self._element
@@ -173,9 +175,9 @@ class Values:
             case tir.Apply("logical_or" | "logical_xor" as word, (x, y)):
                 pair = elements.widened(builder, [self.value(x), self.value(y)])
                 return (builder.or_ if word == "logical_or" else builder.xor)(*pair)
-            case tir.Apply("add", (x, tir.Apply("multiply", (a, b)))):
-                return self._multiply_add(*self._alike(a, b, x))
-            case tir.Apply("add", (tir.Apply("multiply", (a, b)), x)):
+            case tir.Apply("add", (x, tir.Apply("multiply", (a, b)))) | tir.Apply(
+                "add", (tir.Apply("multiply", (a, b)), x)
+            ):
                 return self._multiply_add(*self._alike(a, b, x))
             case tir.Apply("subtract", (x, tir.Apply("multiply", (a, b)))):
                 first, second, third = self._alike(a, b, x)
@@ -223,7 +225,7 @@ class Values:
         self._at = outer
 
     def _place(self, element: tir.Element) -> ir.Value:
-        return self._tiles[element.tile][self._index_of(element)]
+        return self._kept[element.tile, self._index_of(element)]
 
     def _index_of(self, element: tir.Element) -> tuple[int, ...]:
         index = element.index
@@ -235,7 +237,9 @@ class Values:
 
     # Memory.
 
-    def _address(self, array: str, flat: Dim, values: Mapping[str, ir.Value]) -> ir.Value:
+    def _address(
+        self, array: str, flat: Dim, values: Mapping[str, ir.Value] | None = None
+    ) -> ir.Value:
         offset = self.dim(flat, values)
         return self._builder.gep(self._places[array], [offset], source_etype=self._element)
 
@@ -253,15 +257,15 @@ class Values:
             guard = self._guard
             if at_lanes is not None and at_lanes.chosen is not None:
                 guard = both(builder, guard, builder.any_lane(at_lanes.live))
-            address = self._safe(self._address(load.array, flat, {}), guard)
+            address = self._safe(self._address(load.array, flat), guard)
             return builder.load(address, typ=self._element, align=align)
         step = None if parts is None else parts[0]
         live = at_lanes.live
         if step == 1:
-            address = self._safe(self._address(load.array, flat, {}), self._guard)
+            address = self._safe(self._address(load.array, flat), self._guard)
             return load_lanes(builder, address, self._vector, align, live)
         if isinstance(step, int) and 1 < abs(step) <= MOST_APART and self._guard is None:
-            address = self._address(load.array, flat, {})
+            address = self._address(load.array, flat)
             return load_apart(builder, address, self._vector, align, step, live)
         value: ir.Value = ir.Constant(self._vector, None)
         for lane in range(self._lanes):
@@ -279,17 +283,15 @@ class Values:
 
     def _store(self, statement: tir.Store) -> None:
         builder, lanes, align = self._builder, self._at, self._program.dtype.itemsize
-        flat, value = (
-            self._program.array(statement.array).flat(statement.index),
-            self.value(statement.value),
-        )
+        flat = self._program.array(statement.array).flat(statement.index)
+        value = self.value(statement.value)
         if lanes is None:
-            builder.store(value, self._address(statement.array, flat, {}), align=align)
+            builder.store(value, self._address(statement.array, flat), align=align)
             return
         value = self._wide_value(value)
         parts = tir.linear(flat, lanes.name)
         if parts is not None and parts[0] == 1:
-            address = self._address(statement.array, flat, {})
+            address = self._address(statement.array, flat)
             store_lanes(builder, value, address, align, lanes.live)
             return
         for lane in range(self._lanes):
@@ -300,6 +302,79 @@ class Values:
                     branch.enter_context(builder.if_then(own))
                 address = self._lane_address(statement.array, flat, lane)
                 builder.store(one, address, align=align)
+
+    # Locals, register tiles and reductions.
+
+    def _declare(self, name: str) -> None:
+        kind = self._element if self._at is None else self._vector
+        self._kept[tir.Local(name)] = self._builder.reserve(kind)
+        if self._at is not None:
+            self._wide.add(name)
+
+    def _put(self, place: ir.Value, wide: bool, value: ir.Value) -> None:
+        """Store to a local, in the lanes that conditions choose."""
+        builder = self._builder
+        if wide and not elements.lanes_of(value):
+            value = builder.splat(value, self._lanes)
+        chosen = None if self._at is None else self._at.chosen
+        if wide and chosen is not None:
+            value = builder.select(chosen, value, builder.load(place, typ=self._vector))
+        builder.store(value, place)
+
+    def _make_tile(self, name: str, shape: tuple[int, ...], value: float) -> None:
+        wide = self._at is not None or name in self._across
+        if self._at is not None:
+            self._wide.add(name)
+        kind = self._vector if wide else self._element
+        sizes = list(shape)
+        if name in self._across:
+            sizes[-1] = -(-shape[-1] // self._lanes)
+        for place in all_of(*map(range, sizes)):
+            memory = self._kept[name, place] = self._builder.reserve(kind)
+            self._builder.store(elements.number(kind, value), memory)
+
+    def _totals(self, body: Sequence[tir.Statement]) -> Totals:
+        found = {}
+        for target, kind in tir.reduced(body):
+            start = elements.neutral(kind, self._vector, self._program.dtype)
+            for key in self._keys(target):
+                found[key] = self._builder.reserve(self._vector)
+                self._builder.store(start, found[key])
+        return found
+
+    def _keys(self, target: str | tir.Local) -> list[Place]:
+        """The local, or the elements of a tile."""
+        return [p for p in self._kept if target in (p, None if isinstance(p, tir.Local) else p[0])]
+
+    def _reduce(self, statement: tir.Reduce) -> None:
+        assert self._at is not None
+        builder, target, dtype = self._builder, statement.target, self._program.dtype
+        key = target if isinstance(target, tir.Local) else (target.tile, self._index_of(target))
+        place = self._at.totals[key]
+        before = builder.load(place, typ=self._vector)
+        match statement.value:
+            case tir.Apply("multiply", (x, y)) if statement.kind == "sum":
+                after = self._multiply_add(self._widened(x), self._widened(y), before)
+            case value:
+                after = elements.combine(
+                    builder, statement.kind, before, self._widened(value), dtype
+                )
+        if self._at.live is not None:
+            after = builder.select(self._at.live, after, before)
+        builder.store(after, place)
+
+    def _finish(self, target: str | tir.Local, kind: str, sets: Sequence[Totals]) -> None:
+        """Combine the accumulators of all chains and lanes with what they are reduced into."""
+        builder, dtype = self._builder, self._program.dtype
+        for key in self._keys(target):
+            total = builder.load(sets[0][key], typ=self._vector)
+            for other in sets[1:]:
+                more = builder.load(other[key], typ=self._vector)
+                total = elements.combine(builder, kind, total, more, dtype)
+            before = builder.load(self._kept[key], typ=self._element)
+            all_lanes = across(builder, kind, total, dtype)
+            whole = elements.combine(builder, kind, before, all_lanes, dtype)
+            builder.store(whole, self._kept[key])
 
 
 def both(builder: IRBuilder, x: ir.Value | None, y: ir.Value | None) -> ir.Value | None:

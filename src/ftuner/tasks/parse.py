@@ -43,17 +43,13 @@ class _Parser(Loops):
             raise self.unsupported(self._node, "a schedule returns its `Out` arrays")
         dtypes = {a.dtype for a in self._arrays.values()}
         if len(dtypes) != 1 or not any(a.is_output for a in self._arrays.values()):
-            raise self.unsupported(
-                self._node, "expected arrays of one dtype, of them one `Out` or more"
-            )
+            what = "expected arrays of one dtype, of them one `Out` or more"
+            raise self.unsupported(self._node, what)
         body = [s for statement in self._node.body for s in self._statement(statement)]
         if len(body) != 1:
-            raise self.error(
-                MappingError, self._node, f"{len(body)} task loops; expected one "
-                "`for i, j in tasks(worker)`, with all statements in it",
-            )  # fmt: skip
-        arrays = (*(a for a in self._arrays.values() if not a.is_output),
-                  *(a for a in self._arrays.values() if a.is_output))  # fmt: skip
+            wanted = "one `for i, j in tasks(worker)`, with all statements in it"
+            raise self.error(MappingError, self._node, f"{len(body)} task loops; expected {wanted}")
+        arrays = tuple(sorted(self._arrays.values(), key=lambda a: a.is_output))
         return tir.Program(
             self._node.name, arrays, tuple(self._extents), tuple(body), self._source.file
         )
@@ -68,11 +64,8 @@ class _Parser(Loops):
             case ast.Subscript(value, axes) if last_name(value) in DTYPES:
                 shape = axes.elts if isinstance(axes, ast.Tuple) else [axes]
             case _:
-                raise self.unsupported(
-                    argument,
-                    f'parameter {argument.arg!r}: expected a type such as f32["m", "n"] or '
-                    'Out[f32["m", "n"]]',
-                )
+                wanted = 'a type such as f32["m", "n"] or Out[f32["m", "n"]]'
+                raise self.unsupported(argument, f"parameter {argument.arg!r}: expected {wanted}")
         extents = tuple(self._extent(axis, argument, is_output) for axis in shape)
         self._take(argument.arg, argument)
         dtype = DTYPES[last_name(value)]
@@ -84,26 +77,23 @@ class _Parser(Loops):
         if isinstance(axis, ast.Constant) and type(axis.value) is int and axis.value >= 0:
             return axis.value
         if not (isinstance(axis, ast.Constant) and isinstance(axis.value, str)):
-            raise self.unsupported(
-                argument,
-                f"axis {ast.unparse(axis)} of {argument.arg!r}; expected a name, a number or "
-                'arithmetic of them: "2 * k"',
-            )
+            wanted = 'a name, a number or arithmetic of them: "2 * k"'
+            what = f"axis {ast.unparse(axis)} of {argument.arg!r}; expected {wanted}"
+            raise self.unsupported(argument, what)
         try:
             tree = ast.parse(axis.value, mode="eval").body
         except SyntaxError as error:
             raise self.unsupported(argument, f"axis {axis.value!r} is no arithmetic") from error
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and node.id not in self._scopes[0]:
+            if isinstance(node, ast.Name) and node.id not in self._scopes:
                 if is_output:
-                    raise self.error(
-                        UndefinedNameError,
-                        argument,
-                        f"extent {node.id!r} of the output {argument.arg!r} is of no input before",
+                    what = (
+                        f"extent {node.id!r} of the output {argument.arg!r} is of no input before"
                     )
+                    raise self.error(UndefinedNameError, argument, what)
                 self._extents.setdefault(node.id)
                 self._take(node.id, argument)
-                self._scopes[0][node.id] = symbol(node.id)
+                self._scopes[node.id] = symbol(node.id)
             ast.copy_location(node, argument)
         return self._dim(tree, f"axis {axis.value!r}")
 
@@ -115,17 +105,17 @@ class _Parser(Loops):
     # Statements.
 
     def _block(self, body: list[ast.stmt], names: Mapping[str, Any]) -> tuple[tir.Statement, ...]:
-        self._scopes.append(dict(names))
+        outer, self._scopes = self._scopes, self._scopes.new_child(dict(names))
         found = tuple(s for statement in body for s in self._statement(statement))
-        self._scopes.pop()
+        self._scopes = outer
         return found
 
     def _statement(self, node: ast.stmt) -> list[tir.Statement]:
         match node:
             case ast.Pass() | ast.Expr(ast.Constant()):
                 return []
-            case ast.For(target, iterable, body, []):
-                return [self._loop(node, target, iterable, body)]
+            case ast.For(orelse=[]):
+                return [self._loop(node)]
             case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if _apart(targets, values):
                 pairs = zip(targets, values, strict=True)
                 return [s for target, value in pairs for s in self._assignment(node, target, value)]
@@ -149,44 +139,41 @@ class _Parser(Loops):
             return self._assign(node, target, value)
         if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             return [self._set(node, target, value)]
-        raise self.unsupported(
-            node,
-            f"`{ast.unparse(target)} = ...`; expected a name, or an element of a tile or an output",
-        )
+        wanted = "a name, or an element of a tile or an output"
+        raise self.unsupported(node, f"`{ast.unparse(target)} = ...`; expected {wanted}")
 
     def _assign(self, node: ast.stmt, target: ast.Name, value: ast.expr) -> list[tir.Statement]:
         name = target.id
         if name in self._arrays:
             raise self.unsupported(node, f"the array {name!r} is assigned")
         if self._is_mapping(value):
-            self._scopes[-1][name] = self._mapping(value)
+            self._scopes[name] = self._mapping(value)
             return []
         if isinstance(value, ast.Call) and self._word(value.func) == "tile":
             return [self._tile(node, name, value)]
         if isinstance(value, ast.Call) and self._word(value.func) == "pack":
             return self._pack(node, name, value)
-        known = next((s[name] for s in reversed(self._scopes) if name in s), None)
-        if known is not None and not (isinstance(known, LocalVariable) and not known.shape):
-            what = "a tile" if isinstance(known, LocalVariable) else "an index"
-            hint = (
-                "" if isinstance(known, LocalVariable) else "; a number that changes begins as 0.0"
-            )
-            raise self.unsupported(node, f"{name!r} is {what}, assigned again{hint}")
+        known = self._scopes.get(name)
+        if isinstance(known, LocalVariable) and known.shape:
+            raise self.unsupported(node, f"{name!r} is a tile, assigned again")
+        if known is not None and not isinstance(known, LocalVariable):
+            what = "is an index, assigned again; a number that changes begins as 0.0"
+            raise self.unsupported(node, f"{name!r} {what}")
         if known is not None and known.lane != self._lane:
             reduction = self._reduction(node, target, value)
             return [tir.Reduce(tir.Local(known.name), *reduction, line=node.lineno)]
         found = self._value(value)
         is_alias = not isinstance(found, tir.Expr) or _is_of_indices(found)
         if known is None and is_alias:
-            self._scopes[-1][name] = found
+            self._scopes[name] = found
             return []
         element = self._element(found, value)
         if not self._in_tasks:
             raise self.unsupported(node, f"{name!r} is computed outside of the tasks")
+        declares = known is None
         if known is None:
-            known = self._scopes[-1][name] = LocalVariable(self._unique(name), self._lane)
-            return [tir.Assign(known.name, element, True, line=node.lineno)]
-        return [tir.Assign(known.name, element, False, line=node.lineno)]
+            known = self._scopes[name] = LocalVariable(self._unique(name), self._lane)
+        return [tir.Assign(known.name, element, declares, line=node.lineno)]
 
     def _reduction(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> tuple[str, tir.Expr]:
         """The kind and the elements of a reduction across lanes."""
@@ -199,13 +186,11 @@ class _Parser(Loops):
                 word = self._word(func)
                 kind, other = _REDUCED.get(FUNCTIONS.get(word, word), ""), y
         if not kind or other is None or self._lane is None:
-            raise self.unsupported(
-                node,
-                f"{text!r} is from outside of the lanes loop, whose iterations have no order; "
-                f"expected `{text} += x`, `{text} = max({text}, x)` or min",
-            )
+            what = f"{text!r} is from outside of the lanes loop, whose iterations have no order"
+            wanted = f"`{text} += x`, `{text} = max({text}, x)` or min"
+            raise self.unsupported(node, f"{what}; expected {wanted}")
         self._reduced.add(text.split("[")[0])
-        found = self._element(self._value(other), other)
+        found = self._number(other)
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub):
             found = tir.Apply("negative", (found,))
         return kind, found
@@ -216,19 +201,17 @@ class _Parser(Loops):
         for keyword in call.keywords:
             if keyword.arg != "value":
                 raise self.unsupported(node, f"tile(..., {keyword.arg}=...)")
-            value = self._element(self._value(keyword.value), keyword.value)
+            value = self._number(keyword.value)
         numbers = tuple(n for n in shape if isinstance(n, int) and n > 0)
         if not shape or numbers != shape or prod(numbers) > 4 * MOST_UNROLLED:
-            raise self.unsupported(
-                node,
-                f"a tile of extents {', '.join(map(str, shape))}; expected positive numbers, "
-                f"{4 * MOST_UNROLLED} elements at most",
-            )
+            what = f"a tile of extents {', '.join(map(str, shape))}"
+            wanted = f"positive numbers, {4 * MOST_UNROLLED} elements at most"
+            raise self.unsupported(node, f"{what}; expected {wanted}")
         if not isinstance(value, tir.Number):
             raise self.unsupported(node, "the value of a tile is a number")
-        if name in self._scopes[-1] or not self._in_tasks:
+        if name in self._scopes.maps[0] or not self._in_tasks:
             raise self.unsupported(node, f"{name!r}: a tile of a task, made once")
-        made = self._scopes[-1][name] = LocalVariable(self._unique(name), self._lane, numbers)
+        made = self._scopes[name] = LocalVariable(self._unique(name), self._lane, numbers)
         return tir.MakeTile(made.name, numbers, value.value, line=node.lineno)
 
     def _pack(self, node: ast.stmt, name: str, call: ast.Call) -> list[tir.Statement]:
@@ -248,15 +231,11 @@ class _Parser(Loops):
                 case _:
                     raise self._not_packed(node)
         if unknown := set(symbols_of(shape)) - {*self._extents, tir.WORKERS}:
-            raise self.unsupported(
-                node,
-                f"{name!r}: {', '.join(sorted(unknown))} in the extents of a panel, which are "
-                "those of arrays and numbers",
-            )
-        if name in self._scopes[-1] or not self._in_tasks or self._lane is not None:
-            raise self.unsupported(
-                node, f"{name!r}: a panel of a task, outside of lanes, made once"
-            )
+            what = f"{', '.join(sorted(unknown))} in the extents of a panel"
+            raise self.unsupported(node, f"{name!r}: {what}, which are those of arrays and numbers")
+        if name in self._scopes.maps[0] or not self._in_tasks or self._lane is not None:
+            what = "a panel of a task, outside of lanes, made once"
+            raise self.unsupported(node, f"{name!r}: {what}")
         dtype = next(iter(self._arrays.values())).dtype
         panel = tir.Array(self._unique(name), dtype, tuple(shape), False, line=node.lineno)
         index = ast.Tuple(list(targets), ast.Load())
@@ -265,43 +244,37 @@ class _Parser(Loops):
             body = ast.For(target, iterable, [body], [])
         for part in ast.walk(body):
             ast.copy_location(part, node)
-        self._scopes[-1][name] = Filling(panel)
+        self._scopes[name] = Filling(panel)
         filled = self._statement(body)
-        self._scopes[-1][name] = panel
+        self._scopes[name] = panel
         return [tir.MakePanel(panel, line=node.lineno), *filled]
 
     def _not_packed(self, node: ast.stmt) -> ScheduleError:
-        return self.unsupported(
-            node, f"`{ast.unparse(node)}`; expected pack(x for p in range(k) for q in lanes(n))"
-        )
+        return self.refused(node, "; expected pack(x for p in range(k) for q in lanes(n))")
 
     def _set(self, node: ast.stmt, target: ast.Subscript, value: ast.expr) -> tir.Statement:
         assert isinstance(target.value, ast.Name)
         name = target.value.id
         array = self._arrays.get(name)
-        panel = next((s[name] for s in reversed(self._scopes) if name in s), None)
+        panel = self._scopes.get(name)
         if isinstance(panel, Filling):
             index = self._index(target, len(panel.array.shape))
-            found = self._element(self._value(value), value)
-            return tir.Store(panel.array.name, index, found, line=node.lineno)
+            return tir.Store(panel.array.name, index, self._number(value), line=node.lineno)
         if isinstance(panel, tir.Array):
             raise self.unsupported(node, f"the panel {name!r} is stored; it is packed once")
         if array is not None:
             if not array.is_output:
                 raise self.unsupported(node, f"{name!r} is an input; it is stored")
             if isinstance(node, ast.AugAssign):
-                raise self.unsupported(
-                    node, f"{name!r} is stored, not added to; keep the sum in a local or a tile"
-                )
+                what = "is stored, not added to; keep the sum in a local or a tile"
+                raise self.unsupported(node, f"{name!r} {what}")
             index = self._index(target, len(array.shape))
-            return tir.Store(
-                name, index, self._element(self._value(value), value), line=node.lineno
-            )
+            return tir.Store(name, index, self._number(value), line=node.lineno)
         entry, element, across = self._tile_element(target)
         if entry.lane != self._lane and not across:
             kind, found = self._reduction(node, target, value)
             return tir.Reduce(element, kind, found, line=node.lineno)
-        return tir.SetElement(element, self._element(self._value(value), value), line=node.lineno)
+        return tir.SetElement(element, self._number(value), line=node.lineno)
 
 
 def _apart(targets: list[ast.expr], values: list[ast.expr]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial, reduce
 from operator import add, mul, sub
 from types import ModuleType
 from typing import Any
@@ -58,7 +60,7 @@ class Expressions:
         self._node = source.node
         self._arrays: dict[str, tir.Array] = {}
         self._extents: dict[str, None] = {}
-        self._scopes: list[dict[str, Any]] = [dict(tiles)]
+        self._scopes: ChainMap[str, Any] = ChainMap(dict(tiles))
         """Dims, variables, mappings (tuples of factors)."""
         self._names: set[str] = {tir.WORKERS}
         self._lane: str | None = None
@@ -74,28 +76,31 @@ class Expressions:
     def unsupported(self, node: ast.AST, message: str) -> ScheduleError:
         return self.error(UnsupportedStatementError, node, message)
 
+    def refused(
+        self, node: ast.AST, what: str, kind: type[ScheduleError] = UnsupportedStatementError
+    ) -> ScheduleError:
+        """The error whose message begins with the text of a node."""
+        return self.error(kind, node, f"`{ast.unparse(node)}`{what}")
+
     # Names.
 
     def _lookup(self, node: ast.Name) -> Any:
-        for scope in reversed(self._scopes):
-            if node.id in scope:
-                return scope[node.id]
+        if node.id in self._scopes:
+            return self._scopes[node.id]
         if node.id == tir.WORKERS:
             return symbol(tir.WORKERS)
         value = self._source.globals.get(node.id)
         if type(value) in (int, float):
             return value if isinstance(value, int) else tir.Number(float(value or 0.0))
-        known = [n for scope in self._scopes for n in scope] + [*self._arrays]
-        meant = _meant(node.id, known)
+        meant = _meant(node.id, [*self._scopes, *self._arrays])
         outside = f" (it is {type(value).__name__})" if value is not None else ""
-        raise self.error(
-            UndefinedNameError, node, f"{node.id!r} is not defined here{outside}{meant}"
-        )
+        what = f"{node.id!r} is not defined here{outside}{meant}"
+        raise self.error(UndefinedNameError, node, what)
 
     def _word(self, node: ast.expr) -> str:
         """The word that a call names: as itself, or as an attribute of a module."""
         match node:
-            case ast.Name(name) if not any(name in scope for scope in self._scopes):
+            case ast.Name(name) if name not in self._scopes:
                 return name
             case ast.Attribute(ast.Name(base), name):
                 if isinstance(self._source.globals.get(base), ModuleType):
@@ -114,10 +119,8 @@ class Expressions:
     def _dim(self, node: ast.expr, what: str) -> Dim:
         value = self._value(node)
         if isinstance(value, tir.Expr):
-            raise self.unsupported(
-                node,
-                f"{what} is `{ast.unparse(node)}`, a number with a fraction; expected an index",
-            )
+            what = f"{what} is `{ast.unparse(node)}`, a number with a fraction; expected an index"
+            raise self.unsupported(node, what)
         found: Dim = value
         return found
 
@@ -125,11 +128,9 @@ class Expressions:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         for part in parts:
             if isinstance(part, (ast.Slice, ast.Starred)):
-                raise self.unsupported(node, f"`{ast.unparse(node)}`: a slice")
+                raise self.refused(node, ": a slice")
         if len(parts) != axes:
-            raise self.unsupported(
-                node, f"`{ast.unparse(node)}` has {len(parts)} indices; it has {axes} axes"
-            )
+            raise self.refused(node, f" has {len(parts)} indices; it has {axes} axes")
         return tuple(self._dim(part, "an index") for part in parts)
 
     def _tile_element(self, node: ast.Subscript) -> tuple[LocalVariable, tir.Element, bool]:
@@ -143,23 +144,16 @@ class Expressions:
         if self._lane is not None and entry.lane is None and tir.uses(index[-1], self._lane):
             across = index[-1] == symbol(self._lane)
             if not across or self._lane_extent != entry.shape[-1]:
-                raise self.unsupported(
-                    node,
-                    f"`{ast.unparse(node)}`: along lanes the last index is that of "
-                    f"`lanes({entry.shape[-1]})` alone",
-                )
+                own = f"`lanes({entry.shape[-1]})` alone"
+                raise self.refused(node, f": along lanes the last index is that of {own}")
         if entry.across not in (None, across):
-            raise self.unsupported(
-                node, f"`{ast.unparse(node)}`: the tile is used along lanes and by numbers"
-            )
+            raise self.refused(node, ": the tile is used along lanes and by numbers")
         entry.across = across
         for position in index[: len(index) - across]:
             if unknown := set(symbols_of((position,))) - self._unrolled:
-                raise self.unsupported(
-                    node,
-                    f"`{ast.unparse(node)}`: {', '.join(sorted(unknown))} is not known when it is "
-                    "compiled; registers have no addresses: use `repeat` of numbers",
-                )
+                what = f": {', '.join(sorted(unknown))} is not known when it is compiled"
+                why = "registers have no addresses: use `repeat` of numbers"
+                raise self.refused(node, f"{what}; {why}")
         return entry, tir.Element(entry.name, index), across
 
     # Values.
@@ -167,7 +161,7 @@ class Expressions:
     def _condition(self, node: ast.expr) -> tir.Expr:
         value = self._value(node)
         if not (isinstance(value, tir.Expr) and is_condition(value)):
-            raise self.unsupported(node, f"`{ast.unparse(node)}` is no condition")
+            raise self.refused(node, " is no condition")
         return value
 
     def _element(self, value: Value, node: ast.expr) -> tir.Expr:
@@ -177,8 +171,11 @@ class Expressions:
         if not isinstance(value, tir.Expr):
             return tir.IndexValue(value)
         if is_condition(value):
-            raise self.unsupported(node, f"`{ast.unparse(node)}` is a condition; expected a number")
+            raise self.refused(node, " is a condition; expected a number")
         return value
+
+    def _number(self, node: ast.expr) -> tir.Expr:
+        return self._element(self._value(node), node)
 
     def _value(self, node: ast.expr) -> Value:
         match node:
@@ -210,28 +207,16 @@ class Expressions:
                 return tir.Apply("logical_not", (self._condition(x),))
             case ast.BoolOp(sign, values):
                 word = "logical_and" if isinstance(sign, ast.And) else "logical_or"
-                found, *others = map(self._condition, values)
-                for other in others:
-                    found = tir.Apply(word, (found, other))
-                return found
+                return reduce(lambda x, y: tir.Apply(word, (x, y)), map(self._condition, values))
             case ast.Compare(first, signs, others):
                 operands = [self._value(x) for x in (first, *others)]
-                tests = [
-                    self._comparison(node, x, sign, y)
-                    for x, sign, y in zip(operands, signs, operands[1:], strict=False)
-                ]
-                found = tests[0]
-                for test in tests[1:]:
-                    found = tir.Apply("logical_and", (found, test))
-                return found
+                tests = map(partial(self._comparison, node), operands, signs, operands[1:])
+                return reduce(lambda x, y: tir.Apply("logical_and", (x, y)), tests)
             case ast.IfExp(test, x, y):
-                condition = self._condition(test)
-                return tir.Choose(
-                    condition, self._element(self._value(x), x), self._element(self._value(y), y)
-                )
+                return tir.Choose(self._condition(test), self._number(x), self._number(y))
             case ast.Call(func, arguments, []):
                 return self._call(node, func, arguments)
-        raise self.unsupported(node, f"`{ast.unparse(node)}` is not supported")
+        raise self.refused(node, " is not supported")
 
     def _named(self, node: ast.Name) -> Value:
         if node.id in self._arrays:
@@ -269,10 +254,7 @@ class Expressions:
             operation = _OF_INDICES.get(type(sign))
             if operation is not None:
                 if isinstance(sign, (ast.FloorDiv, ast.Mod)) and not (isinstance(y, int) and y > 0):
-                    raise self.unsupported(
-                        node,
-                        f"`{ast.unparse(node)}`: an index is divided by positive numbers alone",
-                    )
+                    raise self.refused(node, ": an index is divided by positive numbers alone")
                 return operation(x, y)
         elements = (self._element(x, node.left), self._element(y, node.right))
         if isinstance(sign, ast.Pow) and y == 2:
@@ -280,7 +262,7 @@ class Expressions:
         if isinstance(sign, ast.Pow):
             return tir.Apply("power", elements)
         if type(sign) not in OPERATORS:
-            raise self.unsupported(node, f"`{ast.unparse(node)}`: only indices have it")
+            raise self.refused(node, ": only indices have it")
         if all(isinstance(e, tir.Number) for e in elements) and not isinstance(sign, ast.Div):
             row = SCALAR_FUNCTIONS[OPERATORS[type(sign)]]
             return tir.Number(float(row.meaning(*(e.value for e in elements))))  # type: ignore[attr-defined]
@@ -301,22 +283,19 @@ class Expressions:
                 if isinstance(sign, ast.Eq):
                     return tir.Test(x - y, exact=True)
                 return tir.Test(y - x - 1 if isinstance(sign, ast.Lt) else y - x)
-        raise self.unsupported(node, f"`{ast.unparse(node)}` is not supported")
+        raise self.refused(node, " is not supported")
 
     def _call(self, node: ast.Call, func: ast.expr, arguments: list[ast.expr]) -> Value:
         word = self._word(func)
         values = [self._value(a) for a in arguments]
         if word == "ceil_div" and len(values) == 2:
             if isinstance(values[0], tir.Expr) or type(values[1]) is not int or values[1] < 1:
-                raise self.unsupported(
-                    node, f"`{ast.unparse(node)}`: expected an index and a positive number"
-                )
+                raise self.refused(node, ": expected an index and a positive number")
             return ceil_quotient(values[0], values[1])
         name = FUNCTIONS.get(word, word)
         if word == "where" and len(values) == 3:
-            condition = self._condition(arguments[0])
-            x, y = (self._element(v, a) for v, a in zip(values[1:], arguments[1:], strict=True))
-            return tir.Apply("where", (condition, x, y))
+            chosen = map(self._element, values[1:], arguments[1:])
+            return tir.Apply("where", (self._condition(arguments[0]), *chosen))
         row = SCALAR_FUNCTIONS.get(name)
         if row is None or "float" not in row.kinds:
             meant = _meant(word, SCALAR_FUNCTIONS)
@@ -325,8 +304,7 @@ class Expressions:
             raise self.unsupported(node, f"{name} of {len(values)} arguments; expected {row.arity}")
         if not any(isinstance(v, tir.Expr) for v in values) and name in ("maximum", "minimum"):
             return (larger if name == "maximum" else smaller)(*values)
-        elements = (self._element(v, a) for v, a in zip(values, arguments, strict=True))
-        return tir.Apply(name, tuple(elements))
+        return tir.Apply(name, tuple(map(self._element, values, arguments)))
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

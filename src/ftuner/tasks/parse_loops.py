@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from ftuner.core.dim import Dim, least_value, product, symbol
+from ftuner.core.dim import Dim, never_negative, product, symbol
 from ftuner.errors import MappingError
 from ftuner.tasks.language import MAPPINGS
 from ftuner.tasks.parse_expressions import Expressions
@@ -31,102 +31,80 @@ class Loops(Expressions, ABC):
 
     # Loops.
 
-    def _loop(
-        self, node: ast.For, target: ast.expr, iterable: ast.expr, body: list[ast.stmt]
-    ) -> Statement:
-        match iterable:
+    def _loop(self, node: ast.For) -> Statement:
+        match node.iter:
             case ast.Call(func, [ast.Name("worker") as argument], []) if self._is_mapping(func):
                 if self._in_tasks:
                     raise self.error(MappingError, argument, "a worker's tasks within its tasks")
-                return self._task_loop(node, target, self._mapping(func), body)
+                return self._task_loop(node, self._mapping(func))
             case ast.Call(func, arguments, []) if self._word(func) in (RANGE, LANES):
-                return self._counted(node, target, self._word(func), arguments, body)
-            case _ if self._is_mapping(iterable):
-                return self._repeated(node, target, self._mapping(iterable), body)
-        raise self.unsupported(
-            node,
-            f"a loop over `{ast.unparse(iterable)}`; expected tasks(worker), range, lanes, repeat",
-        )
+                return self._counted(node, self._word(func), arguments)
+            case mapping if self._is_mapping(mapping):
+                return self._repeated(node, self._mapping(mapping))
+        what = f"a loop over `{ast.unparse(node.iter)}`"
+        raise self.unsupported(node, f"{what}; expected tasks(worker), range, lanes, repeat")
 
-    def _targets(self, node: ast.For, target: ast.expr, axes: int) -> list[str]:
-        names = target.elts if isinstance(target, ast.Tuple) else [target]
+    def _targets(self, node: ast.For, axes: int) -> list[str]:
+        names = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         found = [n.id for n in names if isinstance(n, ast.Name)]
         if len(found) != len(names) or len(found) != axes or len(set(found)) != axes:
-            raise self.error(
-                MappingError, node,
-                f"`{ast.unparse(target)}` has {len(names)} names; the tasks have {axes} axes",
-            )  # fmt: skip
+            what = f"`{ast.unparse(node.target)}` has {len(names)} names"
+            raise self.error(MappingError, node, f"{what}; the tasks have {axes} axes")
         for name in found:
-            if name in self._arrays or name in self._extents or name in self._scopes[0]:
+            if name in self._arrays or name in self._extents or name in self._scopes.maps[-1]:
                 raise self.unsupported(node, f"the name {name!r} is taken")
         return found
 
-    def _task_loop(
-        self, node: ast.For, target: ast.expr, factors: tuple[Factor, ...], body: list[ast.stmt]
-    ) -> Loop:
+    def _task_loop(self, node: ast.For, factors: tuple[Factor, ...]) -> Loop:
         axes = len(factors[0].extents)
-        own = self._targets(node, target, axes)
+        own = self._targets(node, axes)
         names = [self._unique(name) for name in own]
         ends = tuple(product(f.extents[axis] for f in factors) for axis in range(axes))
         self._in_tasks = True
-        inner = self._block(body, {o: symbol(n) for o, n in zip(own, names, strict=True)})
+        inner = self._block(node.body, {o: symbol(n) for o, n in zip(own, names, strict=True)})
         self._in_tasks = False
         return Loop(TASKS, tuple(names), (0,) * axes, ends, inner, factors, line=node.lineno)
 
-    def _counted(
-        self, node: ast.For, target: ast.expr, kind: str, arguments: list[ast.expr],
-        body: list[ast.stmt],
-    ) -> Loop:  # fmt: skip
+    def _counted(self, node: ast.For, kind: str, arguments: list[ast.expr]) -> Loop:
         if not 1 <= len(arguments) <= (2 if kind == RANGE else 1) or not self._in_tasks:
-            raise self.unsupported(
-                node,
-                f"`{ast.unparse(node.iter)}`: expected lanes(n), "
-                "range(n) or range(begin, end), within a task",
-            )
+            what = "expected lanes(n), range(n) or range(begin, end), within a task"
+            raise self.unsupported(node, f"`{ast.unparse(node.iter)}`: {what}")
         bounds = [self._dim(a, f"a bound of {kind}") for a in arguments]
         begin, end = (0, bounds[0]) if len(bounds) == 1 else bounds
-        (own,) = self._targets(node, target, 1)
+        (own,) = self._targets(node, 1)
         name = self._unique(own)
         if kind == RANGE:
             self._expect_for_all_lanes(node, bounds)
             index: Dim = symbol(name)
-            low = least_value(begin)
-            if low is None or low < 0:
+            if not never_negative(begin):
                 # Symbols are zero or more: the variable counts from the first index on.
                 begin, end, index = 0, end - begin, index + begin
-            inner = self._block(body, {own: index})
+            inner = self._block(node.body, {own: index})
         else:
             if self._lane is not None:
                 raise self.unsupported(node, "a lanes loop within another one")
             self._lane, self._lane_extent = name, end
             self._reduced, self._read = set(), set()
-            inner = self._block(body, {own: symbol(name)})
+            inner = self._block(node.body, {own: symbol(name)})
             self._lane = None
             if both := sorted(self._reduced & self._read):
-                raise self.unsupported(
-                    node,
-                    f"{', '.join(both)}: read in the lanes loop that reduces it; its iterations "
-                    "have no order",
-                )
+                what = f"{', '.join(both)}: read in the lanes loop that reduces it"
+                raise self.unsupported(node, f"{what}; its iterations have no order")
         return Loop(kind, (name,), (begin,), (end,), inner, line=node.lineno)
 
     def _expect_for_all_lanes(self, node: ast.For, bounds: Iterable[Dim]) -> None:
         if self._lane is not None and any(uses(bound, self._lane) for bound in bounds):
+            what = f"`{ast.unparse(node.iter)}` differs between lanes, which go together"
             raise self.unsupported(
-                node,
-                f"`{ast.unparse(node.iter)}` differs between lanes, which go together; expected "
-                "a loop for all of them, with an `if` in it",
+                node, f"{what}; expected a loop for all of them, with an `if` in it"
             )
 
-    def _repeated(
-        self, node: ast.For, target: ast.expr, factors: tuple[Factor, ...], body: list[ast.stmt]
-    ) -> Loop:
+    def _repeated(self, node: ast.For, factors: tuple[Factor, ...]) -> Loop:
         if any(f.kind != REPEAT for f in factors):
-            raise self.error(
-                MappingError, node, "a mapping to workers is called: `for i in tasks(worker)`"
-            )
+            what = "a mapping to workers is called: `for i in tasks(worker)`"
+            raise self.error(MappingError, node, what)
         self._expect_for_all_lanes(node, (e for f in factors for e in f.extents))
-        own = self._targets(node, target, len(factors[0].extents))
+        own = self._targets(node, len(factors[0].extents))
         loops = [
             (self._unique(own[axis]), factor.extents[axis], number, axis)
             for number, factor in enumerate(factors)
@@ -145,13 +123,10 @@ class Loops(Expressions, ABC):
         if len(numbers) == len(ends):
             self._copies *= max(prod(numbers), 1)
             if self._copies > MOST_UNROLLED:
-                raise self.unsupported(
-                    node,
-                    f"{self._copies} iterations written out; "
-                    f"expected {MOST_UNROLLED} at most, or range",
-                )
+                what = f"{self._copies} iterations written out"
+                raise self.unsupported(node, f"{what}; expected {MOST_UNROLLED} at most, or range")
             self._unrolled |= set(names)
-        inner = self._block(body, indices)
+        inner = self._block(node.body, indices)
         self._copies = copies
         return Loop(REPEAT, names, (0,) * len(names), ends, inner, line=node.lineno)
 
@@ -164,7 +139,7 @@ class Loops(Expressions, ABC):
             case ast.BinOp(x, ast.Mult(), y):
                 return self._is_mapping(x) or self._is_mapping(y)
             case ast.Name(name):
-                return any(isinstance(scope.get(name), tuple) for scope in self._scopes)
+                return isinstance(self._scopes.get(name), tuple)
         return False
 
     def _mapping(self, node: ast.expr) -> tuple[Factor, ...]:
@@ -173,17 +148,17 @@ class Loops(Expressions, ABC):
                 factors = (*self._mapping(x), *self._mapping(y))
                 ranks = {len(f.extents) for f in factors}
                 if len(ranks) > 1:
-                    raise self.error(
-                        MappingError, node, f"`{ast.unparse(node)}`: mappings of "
-                        f"{' and '.join(map(str, sorted(ranks)))} axes are composed",
-                    )  # fmt: skip
+                    axes = " and ".join(map(str, sorted(ranks)))
+                    raise self.refused(
+                        node, f": mappings of {axes} axes are composed", MappingError
+                    )
                 return factors
             case ast.Name():
                 found: tuple[Factor, ...] = self._lookup(node)
                 return found
             case ast.Call(func, arguments, keywords) if self._is_mapping(node):
                 return (self._factor(node, self._word(func), arguments, keywords),)
-        raise self.error(MappingError, node, f"`{ast.unparse(node)}`: a mapping times what is none")
+        raise self.refused(node, ": a mapping times what is none", MappingError)
 
     def _factor(
         self, node: ast.Call, word: str, arguments: list[ast.expr], keywords: list[ast.keyword]
@@ -197,20 +172,17 @@ class Loops(Expressions, ABC):
                 tuple(self._dim(a, f"an extent of {word}") for a in row) for row in rows
             )
             if len(extents) != len(parts) or (word == "split" and len(extents) != 1):
-                raise self.error(
-                    MappingError, node, f"{word} of {len(extents)} extents and {len(parts)} parts"
-                )
+                what = f"{word} of {len(extents)} extents and {len(parts)} parts"
+                raise self.error(MappingError, node, what)
             if any(isinstance(p, int) and p < 1 for p in parts):
-                raise self.error(MappingError, node, f"`{ast.unparse(node)}`: less than one part")
+                raise self.refused(node, ": less than one part", MappingError)
             factor = Factor("partition", extents, parts)
         else:
             extents = tuple(self._dim(a, f"an extent of {word}") for a in arguments)
             ranks = self._ranks(node, keywords, len(extents))
             factor = Factor(word, extents, ranks=ranks)
         if not extents or any(isinstance(e, int) and e < 0 for e in extents):
-            raise self.error(
-                MappingError, node, f"`{ast.unparse(node)}`: no extents, or a negative one"
-            )
+            raise self.refused(node, ": no extents, or a negative one", MappingError)
         return factor
 
     def _ranks(self, node: ast.Call, keywords: list[ast.keyword], axes: int) -> tuple[int, ...]:
@@ -221,7 +193,5 @@ class Loops(Expressions, ABC):
                 ranks = tuple(getattr(v, "value", None) for v in values)
                 if sorted(map(str, ranks)) == sorted(map(str, range(axes))):
                     return ranks  # type: ignore[return-value]
-        raise self.error(
-            MappingError, node,
-            f"`{ast.unparse(node)}`: expected ranks=(...), a permutation of its {axes} axes",
-        )  # fmt: skip
+        what = f": expected ranks=(...), a permutation of its {axes} axes"
+        raise self.refused(node, what, MappingError)

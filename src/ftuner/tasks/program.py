@@ -9,22 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any
 
-from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbol, symbols_of
+from ftuner.core.dim import Dim, ceil_quotient, product, row_major_strides, symbols_of
 from ftuner.core.dtype import DType
 from ftuner.core.frozen import dataclass
 from ftuner.core.symbolic import Atom, Symbol, Symbolic
+from ftuner.errors import ScheduleError
 
 WORKERS = "workers"
 """The symbol of the number of workers that run a schedule."""
 LINE_BYTES = 64
 """Panels begin at multiples of it: a cache line, and the longest vector of any ISA."""
-
-
-def _line() -> Any:
-    """The line in the user's file. Two nodes that differ in it alone are equal."""
-    return field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,8 @@ class Array:
     dtype: DType
     shape: tuple[Dim, ...]
     is_output: bool
-    line: int = _line()
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
+    """In the user's file. Two nodes that differ in it alone are equal."""
 
     def flat(self, index: Sequence[Dim]) -> Dim:
         """The number of an element in row-major order."""
@@ -75,7 +71,7 @@ class Load(Expr):
 
     array: str
     index: tuple[Dim, ...]
-    line: int = _line()
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -118,8 +114,11 @@ class Choose(Expr):
     y: Expr
 
 
+@dataclass(frozen=True)
 class Statement:
     """Base of the statements."""
+
+    line: int = field(default=0, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,6 @@ class Assign(Statement):
     name: str
     value: Expr
     declares: bool
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,6 @@ class MakeTile(Statement):
     name: str
     shape: tuple[int, ...]
     value: float
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -148,14 +145,12 @@ class MakePanel(Statement):
     extents are those of programs."""
 
     array: Array
-    line: int = _line()
 
 
 @dataclass(frozen=True)
 class SetElement(Statement):
     target: Element
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -167,7 +162,6 @@ class Reduce(Statement):
     kind: str
     """`sum`, `maximum` or `minimum`."""
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
@@ -175,19 +169,18 @@ class Store(Statement):
     array: str
     index: tuple[Dim, ...]
     value: Expr
-    line: int = _line()
 
 
 @dataclass(frozen=True)
 class If(Statement):
     condition: Expr
     body: tuple[Statement, ...]
-    line: int = _line()
 
 
 @dataclass(frozen=True)
 class Factor:
-    """A mapping of `tasks.mapping` with symbolic extents: `repeat`, `spatial` or `partition`."""
+    """A mapping of tasks to workers (`interpret.tasks_of`): `repeat` gives all tasks to one worker,
+    `spatial` one to each, and `partition` (`split`, `grid`) a block of near-even extents."""
 
     kind: str
     extents: tuple[Dim, ...]
@@ -217,7 +210,6 @@ class Loop(Statement):
     ends: tuple[Dim, ...]
     body: tuple[Statement, ...]
     factors: tuple[Factor, ...] = ()
-    line: int = _line()
 
     @property
     def constant(self) -> bool:
@@ -275,6 +267,9 @@ class Program:
             total = total + ceil_quotient(size, LINE_BYTES) * LINE_BYTES
         return places, total
 
+    def error(self, kind: type[ScheduleError], line: int, message: str) -> ScheduleError:
+        return kind(f"{self.file}:{line}: schedule {self.name!r}: {message}")
+
     def array(self, name: str) -> Array:
         """The array or the panel of a name."""
         return next((a for a in self.arrays if a.name == name), None) or self.panels[name]
@@ -325,18 +320,20 @@ def linear(dim: Dim, name: str) -> tuple[Dim, Dim] | None:
 
 def replaced(dim: Dim, values: dict[str, Dim]) -> Dim:
     """The dim with values for symbols, outside of quotients and remainders."""
+
+    def part(atom: Atom | Symbol) -> Dim:
+        value = values.get(atom.name) if isinstance(atom, Symbol) else None
+        return Symbolic((((atom,), 1),)) if value is None else value
+
+    return mapped(dim, part)
+
+
+def mapped(dim: Dim, part: Callable[[Atom | Symbol], Dim]) -> Dim:
+    """The dim with other values for its symbols, quotients and remainders."""
     if isinstance(dim, int):
         return dim
-    total: Dim = 0
-    for monomial, coefficient in dim.terms:
-        term: Dim = coefficient
-        for atom in monomial:
-            if isinstance(atom, Atom):
-                term = term * Symbolic((((atom,), 1),))
-            else:
-                term = term * values.get(atom.name, symbol(atom.name))
-        total = total + term
-    return total
+    terms = (product((coefficient, *map(part, monomial))) for monomial, coefficient in dim.terms)
+    return sum(terms, start=0)
 
 
 def tiles_across(program: Program) -> frozenset[str]:

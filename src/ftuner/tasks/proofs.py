@@ -19,8 +19,7 @@ from ftuner.core.dim import Dim, symbols_of
 from ftuner.errors import BoundsError, CoverageError, MappingError
 from ftuner.tasks import program as tir
 from ftuner.tasks.bounds import Variable, holds, least_at, variables_of
-from ftuner.tasks.claims import Check, Place
-from ftuner.tasks.coverage import Coverage
+from ftuner.tasks.coverage import Check, Coverage, Place
 
 
 def prove(program: tir.Program) -> tuple[Check, ...]:
@@ -45,9 +44,8 @@ class _Prover(Coverage):
         for array in self._program.outputs:
             stores = [(s, p) for s, p in self._stores if s.array == array.name]
             if not stores:
-                raise self.error(
-                    CoverageError, array.line, f"nothing stores the output {array.name!r}"
-                )
+                what = f"nothing stores the output {array.name!r}"
+                raise self.error(CoverageError, array.line, what)
             self._covered(stores)
         for load, place in self._loads:
             self._written_before(load, place)
@@ -56,17 +54,16 @@ class _Prover(Coverage):
     def _visit(self, body: Sequence[tir.Statement], around: Place) -> None:
         for statement in body:
             self._number += 1
-            place = replace(around, number=self._number)
+            place = replace(around, number=self._number, line=statement.line)
             for name in ("value", "condition", "target"):
                 part = getattr(statement, name, None)
                 if isinstance(part, tir.Expr):
-                    self._expression(part, place, statement.line)  # type: ignore[attr-defined]
+                    self._expression(part, place)
             match statement:
                 case tir.MakeTile(name, shape):
                     self._tiles[name] = shape
                 case tir.Store(array, index):
-                    self._inside(index, self._program.array(array).shape, array, place,
-                                 statement.line)  # fmt: skip
+                    self._inside(index, self._program.array(array).shape, array, place)
                     self._stores.append((statement, place))
                 case tir.If(condition, inner):
                     self._visit(inner, place.under(condition))
@@ -76,50 +73,42 @@ class _Prover(Coverage):
 
     def _variables(self, loop: tir.Loop) -> list[Variable]:
         for factor in loop.factors:
-            for extent, least in (
-                *((e, 0) for e in factor.extents),
-                *((p, 1) for p in factor.parts),
-            ):
-                what = f"a mapping with the extent {extent}" if least == 0 else f"{extent} parts"
-                self._decide(extent - least, (), MappingError, loop.line, what)
+            for extent in factor.extents:
+                what = f"a mapping with the extent {extent}"
+                self._decide(extent, (), MappingError, loop.line, what)
+            for parts in factor.parts:
+                self._decide(parts - 1, (), MappingError, loop.line, f"{parts} parts")
         return variables_of(loop)
 
-    def _expression(self, expr: tir.Expr, place: Place, line: int) -> None:
+    def _expression(self, expr: tir.Expr, place: Place) -> None:
         match expr:
             case tir.Load(name, index):
                 array = self._program.array(name)
-                self._inside(index, array.shape, name, place, expr.line)
+                self._inside(index, array.shape, name, replace(place, line=expr.line))
                 if array.is_output:
                     self._loads.append((expr, place))
             case tir.Element(name, index):
-                self._inside(index, self._tiles[name], name, place, line)
+                self._inside(index, self._tiles[name], name, place)
             case tir.Apply(_, arguments):
                 for argument in arguments:
-                    self._expression(argument, place, line)
+                    self._expression(argument, place)
             case tir.Choose(condition, x, y):
-                self._expression(condition, place, line)
-                self._expression(x, place.under(condition), line)
-                self._expression(y, place, line)
+                self._expression(condition, place)
+                self._expression(x, place.under(condition))
+                self._expression(y, place)
 
-    def _inside(
-        self, index: Sequence[Dim], shape: Sequence[Dim], name: str, place: Place, line: int
-    ) -> None:
+    def _inside(self, index: Sequence[Dim], shape: Sequence[Dim], name: str, place: Place) -> None:
         for axis, (position, extent) in enumerate(zip(index, shape, strict=True)):
-            for goal, side in ((position, "below 0"), (extent - 1 - position, f"below {extent}")):
+            which = f"index {position} of {name!r}, axis {axis} of extent {extent}"
+            for goal, wanted in (position, "0 or more"), (extent - 1 - position, f"below {extent}"):
                 if holds(goal, place.variables, place.facts):
                     continue
-                least = least_at(goal, place.variables)
-                expected = "0 or more" if side == "below 0" else side
-                what = (
-                    f"index {position} of {name!r}, axis {axis} of extent {extent}; expected "
-                    f"{expected}"
-                )
+                least, what = least_at(goal, place.variables), f"{which}; expected {wanted}"
                 if least is None:
-                    raise self.error(
-                        BoundsError, line, f"{what}, which cannot be decided; put it under an `if`"
-                    )
+                    why = "which cannot be decided; put it under an `if`"
+                    raise self.error(BoundsError, place.line, f"{what}, {why}")
                 nonempty = tuple(v.end - v.begin for v in self._outermost(place.variables))
-                self._decide(least, nonempty, BoundsError, line, what)
+                self._decide(least, nonempty, BoundsError, place.line, what)
 
     def _outermost(self, variables: tuple[Variable, ...]) -> list[Variable]:
         """Variables whose extents do not depend on others: if one has none, nothing happens."""

@@ -8,7 +8,6 @@ are of.
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
@@ -25,6 +24,8 @@ from ftuner.graph.einsum import BROADCAST
 from ftuner.graph.ir import Value
 from ftuner.tasks import program as tir
 
+FEW = 8
+"""Fewer elements along an axis than lanes are worth, where another axis has more."""
 LANE, BLOCK = "lane", "block"
 """The index of a lane within a block, and that of the block."""
 
@@ -68,10 +69,10 @@ class _Named(dict[str, Dim]):
         return self._given.dim(self._names[name])
 
 
-class Elements(ABC):
+class Elements:
     """Writes elements at the positions of a program."""
 
-    def __init__(self, given: Given, group: Group, uses: Uses) -> None:
+    def __init__(self, given: Given, group: Group, uses: Uses, lanes: int) -> None:
         self._given, self._group, self._uses = given, group, uses
         self._lowering = given.lowering
         self._bounds = given.lowering.bounds
@@ -79,8 +80,14 @@ class Elements(ABC):
         assert group.axis is not None
         self._time = len(self._batch) + group.axis
         self._reduced = {len(self._batch) + axis for axis in uses.reduced}
-        self._positions: list[Dim] = []
+        self._shape = (*self._batch, *map(self._bounds.extent, group.members[0].index))
+        self._extents, axes = [given.dim(d) for d in self._shape], range(len(self._shape))
+        self._others = [a for a in axes if a != self._time and a not in self._reduced]
+        self._along, self._lanes = self._innermost(), lanes
+        self._positions: list[Dim] = [symbol(f"i{a}") for a in axes]
         """Along each axis of the arrays."""
+        if self._along is not None:
+            self._positions[self._along] = symbol(BLOCK) * lanes + symbol(LANE)
         self._axes: dict[Index, int] = {}
         for one in group.members:
             self.place(one.index)
@@ -94,27 +101,44 @@ class Elements(ABC):
         self._begin, self._before, self._panels = (list[tir.Statement]() for _ in range(3))
         self._made, self._step, self._inner = (list[tir.Statement]() for _ in range(3))
 
+    @property
+    def has_lanes(self) -> bool:
+        return self._along is not None
+
+    def _innermost(self) -> int | None:
+        """The axis of lanes: the last one that is long enough; None if there is none. What a step
+        reduces is always in lanes."""
+        for least in (FEW, 2, 0 if self._reduced else 2):
+            extents = ((a, self._shape[a]) for a in reversed(self._others))
+            for axis, extent in extents:
+                if not isinstance(extent, int) or extent >= least:
+                    return axis
+        return None
+
     def place(self, index: Sequence[written.Element]) -> None:
         """Have indices stand for the axes of the arrays."""
         for number, one in enumerate(index, len(self._batch)):
             assert isinstance(one, Index)
             self._axes[one] = number
 
-    @abstractmethod
     def make_tile(self, into: list[tir.Statement], name: str, value: float, *leading: int) -> None:
         """Begin a tile with an element for each lane."""
+        last = (self._lanes,) if self.has_lanes else ()
+        into.append(tir.MakeTile(name, (*leading, *last) or (1,), value))
 
-    @abstractmethod
     def element(self, name: str, *leading: int) -> tir.Element:
         """The element of a tile for a lane."""
+        last = (symbol(LANE),) if self.has_lanes else ()
+        return tir.Element(name, (*leading, *last) or (0,))
 
-    @abstractmethod
     def make_panel(self, name: str, *leading: int) -> None:
         """Begin a panel with an element for each lane and each position of the reduced axes."""
+        shape = (*leading, *(self._extents[a] for a in sorted(self._reduced)), self._lanes)
+        self._begin.append(tir.MakePanel(tir.Array(name, self._given.dtype, shape, False)))
 
-    @abstractmethod
     def row(self, *leading: int) -> tuple[Dim, ...]:
         """The index of an element of a panel."""
+        return (*leading, *(self._positions[a] for a in sorted(self._reduced)), symbol(LANE))
 
     def back(self, read: Read) -> Dim:
         """How many steps before an element of the arrays was computed."""
@@ -287,7 +311,7 @@ class Elements(ABC):
             if label in BROADCAST:
                 axes.append(None if extent == 1 else len(self._batch) - 1 - int(label))
             else:
-                axes.append(self._axes[self._lowering.index_of(label)])
+                axes.append(self._axes[self._lowering.indices[label]])
         shape = tuple(map(given.dim, value.shape))
         array = tir.Array(f"a{len(given.operands)}", given.dtype, shape, False)
         return Operand(array, value, tuple(axes))

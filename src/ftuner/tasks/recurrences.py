@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ftuner.core.dim import Dim, ceil_quotient, product, symbol
+from ftuner.core.dim import ceil_quotient, product
 from ftuner.core.dtype import FLOAT32, FLOAT64
 from ftuner.core.functions import neutral
 from ftuner.define.elements import Reduction
@@ -32,8 +32,6 @@ LANES_OF_A_STEP = (32, 16)
 of a multiply-add, and more make more code than they gain."""
 LANES_OF_REDUCTIONS = (16,)
 """Where a step has a loop, whose iterations do not depend on each other."""
-FEW = 8
-"""Fewer elements along an axis than lanes are worth, where another axis has more."""
 _COMBINED = {"sum": "add", "mean": "add", "product": "multiply"}
 
 
@@ -79,36 +77,6 @@ def scan(lowering: Lowering, group: Group, uses: Uses) -> list[Value]:
 
 class _Writer(Elements):
     """Writes the program of a group for some lanes of a task."""
-
-    def __init__(self, given: Given, group: Group, uses: Uses, lanes: int) -> None:
-        super().__init__(given, group, uses)
-        self._shape = (*self._batch, *map(self._bounds.extent, group.members[0].index))
-        self._extents = [given.dim(d) for d in self._shape]
-        self._others = [
-            a for a in range(len(self._shape)) if a != self._time and a not in self._reduced
-        ]
-        self._along = self._innermost()
-        self._positions += (symbol(f"i{a}") for a in range(len(self._shape)))
-        self._lanes = lanes
-        if self._along is not None:
-            self._positions[self._along] = symbol(BLOCK) * lanes + symbol(LANE)
-
-    @property
-    def has_lanes(self) -> bool:
-        return self._along is not None
-
-    def _innermost(self) -> int | None:
-        """The axis of lanes: the last one that is long enough; None if there is none. What a step
-        reduces is always in lanes."""
-
-        def at_least(count: int) -> list[int]:
-            long = [
-                a for a in self._others if not isinstance(d := self._shape[a], int) or d >= count
-            ]
-            return long[-1:]
-
-        least = 0 if self._reduced else 2
-        return next(iter([*at_least(FEW), *at_least(2), *at_least(least)]), None)
 
     # The program.
 
@@ -204,20 +172,3 @@ class _Writer(Elements):
             count = product(self._extents[a] for a in self._reduced)
             return tir.Apply("divide", (total, tir.IndexValue(count)))
         return total
-
-    # What lanes keep.
-
-    def make_tile(self, into: list[tir.Statement], name: str, value: float, *leading: int) -> None:
-        last = (self._lanes,) if self.has_lanes else ()
-        into.append(tir.MakeTile(name, (*leading, *last) or (1,), value))
-
-    def element(self, name: str, *leading: int) -> tir.Element:
-        last = (symbol(LANE),) if self.has_lanes else ()
-        return tir.Element(name, (*leading, *last) or (0,))
-
-    def make_panel(self, name: str, *leading: int) -> None:
-        shape = (*leading, *(self._extents[a] for a in sorted(self._reduced)), self._lanes)
-        self._begin.append(tir.MakePanel(tir.Array(name, self._given.dtype, shape, False)))
-
-    def row(self, *leading: int) -> tuple[Dim, ...]:
-        return (*leading, *(self._positions[a] for a in sorted(self._reduced)), symbol(LANE))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import product as all_of
-from typing import Any, NamedTuple, Protocol, overload, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, overload, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from ftuner.core.caching import RecentlyUsed
-from ftuner.core.dim import Dim, Shape, maximum, minimum, product, quotient
+from ftuner.core.dim import Dim, maximum, minimum, product, quotient
 from ftuner.core.evaluation import Renaming, evaluate
 from ftuner.errors import DTypeError, OperandError, ScheduleError, ShapeError
 from ftuner.graph.ir import TensorType
 from ftuner.graph.operator import Require
 from ftuner.runtime.cpu.arrays import Array, address_of, any_tensor, as_array, tensor_of
 from ftuner.runtime.cpu.memory import allocated
-from ftuner.tasks.claims import Check
 from ftuner.tasks.cost import Costs, Tiles, kept_tiles
+from ftuner.tasks.coverage import Check
 from ftuner.tasks.interpret import interpret
 from ftuner.tasks.parse import parse
 from ftuner.tasks.program import LINE_BYTES, WORKERS, Program
@@ -41,6 +41,7 @@ PIECE_S, MOST_PIECES = 20e-6, 16
 """Least time of a virtual worker, and the most of them for each thread. Derived: to take one costs
 a tenth of a microsecond, and the last ones to end are then a small part of the whole."""
 Definition = Callable[..., Any]
+D = TypeVar("D", int, Dim)
 
 
 @runtime_checkable
@@ -57,7 +58,8 @@ class Operator(Protocol):
 class Bound(NamedTuple):
     """What is decided for the shapes of some operands."""
 
-    extents: tuple[int, ...]
+    extents: dict[str, int]
+    """In the order of the program."""
     outputs: tuple[tuple[int, ...], ...]
 
 
@@ -79,7 +81,7 @@ class Launch(NamedTuple):
 
     def head(self, memory: int) -> tuple[int, ...]:
         """The record of the job, up to the addresses of arrays. `memory`: of the panels."""
-        return 0, self.chunk, self.workers, *self.bound.extents, memory, self.panels_bytes
+        return 0, self.chunk, self.workers, *self.bound.extents.values(), memory, self.panels_bytes
 
 
 class Scheduled:
@@ -139,10 +141,8 @@ class Schedule(Scheduled):
             for values in all_of(*self.parameters.values())
         ]
         if len(combinations) > MOST_TILES:
-            raise source.error(
-                ScheduleError, source.node.lineno,
-                f"{len(combinations)} combinations of tiles; expected {MOST_TILES} at most",
-            )  # fmt: skip
+            what = f"{len(combinations)} combinations of tiles; expected {MOST_TILES} at most"
+            raise source.error(ScheduleError, source.node.lineno, what)
         programs = {tiles: parse(source, dict(tiles)) for tiles in combinations}
         super().__init__(source.node.name, programs)
         self.checks = {t: prove(p) for t, p in programs.items()}
@@ -157,11 +157,8 @@ class Schedule(Scheduled):
         alone = {str(d) for a in self._any.inputs for d in a.shape}
         for name in self._any.extents:
             if name not in alone:
-                raise source.error(
-                    ScheduleError,
-                    source.node.lineno,
-                    f"extent {name!r} is of no input's axis alone",
-                )
+                what = f"extent {name!r} is of no input's axis alone"
+                raise source.error(ScheduleError, source.node.lineno, what)
 
     def __repr__(self) -> str:
         arrays = ", ".join(
@@ -203,14 +200,12 @@ class Schedule(Scheduled):
         for given, declared in zip(operands, inputs, strict=True):
             operand = as_array(given, declared.name)
             if operand.dtype != self._numpy:
-                raise DTypeError(
-                    f"{declared.name} has dtype {operand.dtype}; expected {declared.dtype}"
-                )
+                what = f"{declared.name} has dtype {operand.dtype}"
+                raise DTypeError(f"{what}; expected {declared.dtype}")
             if operand.ndim != len(declared.shape):
-                raise ShapeError(
-                    f"{declared.name} has the shape {operand.shape}; expected "
-                    f"({', '.join(map(str, declared.shape))})"
-                )
+                wanted = ", ".join(map(str, declared.shape))
+                what = f"{declared.name} has the shape {operand.shape}"
+                raise ShapeError(f"{what}; expected ({wanted})")
             if not (operand.flags.c_contiguous and operand.flags.aligned):
                 operand = np.require(operand, requirements=["C", "A"])
             found.append(operand)
@@ -218,35 +213,27 @@ class Schedule(Scheduled):
 
     def bound(self, shapes: Sequence[tuple[int, ...]]) -> Bound:
         """The extents of the program, and the shapes of the outputs. Raises ShapeError."""
-        values: dict[str, int] = {}
-        declared = [(a, d) for a in self._any.inputs for d in a.shape]
-        given = [extent for shape in shapes for extent in shape]
-        for (_, dim), extent in zip(declared, given, strict=True):
-            if str(dim) in self._any.extents:
-                values.setdefault(str(dim), extent)
-        for (owner, dim), extent in zip(declared, given, strict=True):
-            if evaluate(dim, values) != extent:
-                known = ", ".join(f"{k}={v}" for k, v in values.items())
-                raise ShapeError(
-                    f"{owner.name} has an extent {extent}, where {dim} is expected ({known})"
-                )
+        values = self.extents_of(shapes)
+        for owner, shape in zip(self._inputs, shapes, strict=True):
+            for dim, extent in zip(owner.shape, shape, strict=True):
+                if evaluate(dim, values) != extent:
+                    what = f"{owner.name} has an extent {extent}, where {dim} is expected"
+                    raise ShapeError(f"{what} ({text_of(values.items())})")
         outputs = tuple(tuple(evaluate(d, values) for d in a.shape) for a in self._any.outputs)
         for output, shape in zip(self._any.outputs, outputs, strict=True):
             if any(extent < 0 for extent in shape):
                 raise ShapeError(f"the output {output.name} would have the shape {shape}")
-        return Bound(tuple(values[name] for name in self._any.extents), outputs)
+        return Bound(values, outputs)
 
-    # In graphs.
-
-    def extents_of(self, shapes: Sequence[Shape]) -> dict[str, Dim]:
-        """The extents of the programs for operands in a graph, in their order."""
-        found: dict[str, Dim] = {}
-        given = [extent for shape in shapes for extent in shape]
-        declared = [d for a in self._inputs for d in a.shape]
-        for dim, extent in zip(declared, given, strict=True):
-            if str(dim) in self._any.extents:
+    def extents_of(self, shapes: Sequence[Sequence[D]]) -> dict[str, D]:
+        """The extents of the programs for operands, in the order of the programs."""
+        found: dict[str, D] = {}
+        for declared, shape in zip(self._inputs, shapes, strict=True):
+            for dim, extent in zip(declared.shape, shape, strict=True):
                 found.setdefault(str(dim), extent)
         return {name: found[name] for name in self._any.extents}
+
+    # In graphs.
 
     def reference(self, arrays: Sequence[Any], extents: Sequence[int]) -> Any:
         """The results of operands in a graph, by the definition."""
@@ -262,12 +249,10 @@ class Schedule(Scheduled):
 
     def decide(self, tiles: Tiles, bound: Bound, workers: int) -> None:
         """Evaluate the checks of a program. Raises ShapeError if one does not hold."""
-        values = dict(zip(self._any.extents, bound.extents, strict=True))
-        values[WORKERS] = workers
+        values = {**bound.extents, WORKERS: workers}
         for check in self.checks[tiles]:
             if all(evaluate(d, values) > 0 for d in check.some) and evaluate(check.dim, values) < 0:
-                known = ", ".join(f"{k}={v}" for k, v in values.items())
-                raise ShapeError(f"{check.message} ({known})")
+                raise ShapeError(f"{check.message} ({text_of(values.items())})")
 
     def interpret(self, *operands: object, workers: int = 1, **tiles: int) -> Any:
         """The outputs as the NumPy interpreter computes them: the meaning of the schedule.
@@ -287,8 +272,7 @@ class Schedule(Scheduled):
         arrays = self.admitted(operands)
         bound = self.bound([a.shape for a in arrays])
         self.decide(chosen, bound, workers)
-        extents = dict(zip(self._any.extents, bound.extents, strict=True))
-        results = interpret(self.programs[chosen], arrays, extents, workers)
+        results = interpret(self.programs[chosen], arrays, bound.extents, workers)
         return results[0] if len(results) == 1 else tuple(results)
 
     def code(self, session: Any = None) -> Code:
@@ -322,8 +306,8 @@ def _default_backend() -> Any:
     return import_module("ftuner.runtime.cpu.backend").default_backend()
 
 
-def text_of(tiles: Tiles) -> str:
-    return ", ".join(f"{name}={value}" for name, value in tiles) or "none"
+def text_of(numbers: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in numbers) or "none"
 
 
 class Code:
@@ -372,7 +356,7 @@ class Code:
     ) -> Launch:
         bound = self._schedule.bound(shapes)
         seconds, _, chosen, used = min(
-            (self._costs[t].estimate(bound.extents, count).seconds, number, t, count)
+            (self._costs[t].estimate((*bound.extents.values(),), count).seconds, number, t, count)
             for number, t in enumerate(self.funnel.kept if tiles is None else [tiles])
             for count in dict.fromkeys((1, threads))
         )
@@ -381,13 +365,10 @@ class Code:
             pieces = int(seconds * used / PIECE_S)
             workers = min(max(pieces, used), used * MOST_PIECES)
         self._schedule.decide(chosen, bound, workers)
-        address = self.addresses[chosen]
-        program = self._schedule.programs[chosen]
-        values = dict(zip(program.extents, bound.extents, strict=True))
-        virtual = evaluate(program.tasks.workers, {**values, WORKERS: workers})
-        chunk = max(virtual // (used * MOST_PIECES), 1)
-        _, panels = program.panel_places()
-        size = evaluate(panels, {**values, WORKERS: workers})
+        address, program = self.addresses[chosen], self._schedule.programs[chosen]
+        values = {**bound.extents, WORKERS: workers}
+        chunk = max(evaluate(program.tasks.workers, values) // (used * MOST_PIECES), 1)
+        size = evaluate(program.panel_places()[1], values)
         return Launch(bound, chosen, used, workers, chunk, size, address, _JOB(address))
 
     def run(self, arrays: Sequence[Array], tiles: Tiles | None = None) -> list[Array]:

@@ -48,19 +48,16 @@ def tile_parameters(source: Source) -> dict[str, tuple[int, ...]]:
     """The candidates of each tile parameter."""
     arguments = source.node.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-        raise source.error(
-            UnsupportedStatementError, source.node.lineno, "plain parameters are expected"
-        )
+        what = "plain parameters are expected"
+        raise source.error(UnsupportedStatementError, source.node.lineno, what)
     found = {}
     given = arguments.args[len(arguments.args) - len(arguments.defaults) :]
     for argument, default in zip(given, arguments.defaults, strict=True):
         values = _candidates(default)
         if not values or last_name(argument.annotation) != "Tile":
-            raise source.error(
-                UnsupportedStatementError, argument.lineno,
-                f"parameter {argument.arg!r} has a default; only `{argument.arg}: Tile = "
-                "candidates(1, 2)` with positive integers has one",
-            )  # fmt: skip
+            wanted = f"`{argument.arg}: Tile = candidates(1, 2)` with positive integers"
+            what = f"parameter {argument.arg!r} has a default; only {wanted} has one"
+            raise source.error(UnsupportedStatementError, argument.lineno, what)
         found[argument.arg] = values
     return found
 

@@ -74,10 +74,22 @@ class PendingScheduled(Pending):
 
     def store(self, target: View, placement: Placement) -> None:
         dtype = self.node.output.dtype
-        if target.layout.dtype != dtype:
+        if target.layout.dtype == dtype:
+            self.add((target,), self.epilogue, placement)
+        else:
             placement.store_by_copy(self, dtype, target)
-            return
-        _add(self.title, self.node, self.inputs, (target,), self.epilogue, placement)
+
+    def add(
+        self, outputs: tuple[View, ...], epilogue: FusedNest | None, placement: Placement
+    ) -> None:
+        """Add the step."""
+        schedule, attributes = self.node.attributes["schedule"], self.node.attributes
+        values = _extents(schedule, attributes)
+        fusion = Fusion(values, tuple(schedule.programs.values()))
+        programs = fusion.fused(self.inputs, outputs, epilogue)
+        tiles, workers = tuple(schedule.programs), schedule.workers_of(values)
+        read, extents = tuple(fusion.views), tuple(fusion.extents.values())
+        placement.add(ScheduledStep(self.title, programs, tiles, extents, workers, read, outputs))
 
     def grown(self, node: Node, position: int, placement: Placement) -> PendingScheduled | None:
         """A pointwise node is taken into the store, where nothing reads what is stored."""
@@ -114,8 +126,8 @@ def lower(node: Node, placement: Placement) -> Sequence[Form]:
     programs: tuple[Program, ...] = tuple(schedule.programs.values())
     first, inputs = programs[0], list[FusedNest]()
     for array, value in zip(first.inputs, node.inputs, strict=True):
-        pending = placement.pending(value)
-        nest = None if pending is None else pending.fused
+        own = placement.pending(value)
+        nest = None if own is None else own.fused
         if nest is None or not _taken_in(nest, programs, array.name, placement.read_once(value)):
             view = placement.view(value, first.dtype)
             if view.shape and view.layout.strides[-1] != 1:
@@ -124,18 +136,18 @@ def lower(node: Node, placement: Placement) -> Sequence[Form]:
         inputs.append(nest)
     title = " + ".join([*(n.title for n in inputs if n.title), schedule.__name__])
     dtype, shape = first.dtype, node.outputs[0].shape
-    own = written(shape, lambda w, index: w.step("load", dtype, *index, payload=OWN))
     joiner = Joiner()
-    joiner.writer, nest_of_own = own
-    epilogue = joiner.joined(nest_of_own, "")
+    joiner.writer, own_nest = written(shape, lambda w, at: w.step("load", dtype, *at, payload=OWN))
+    epilogue = joiner.joined(own_nest, "")
     read = {
         part.array for s in statements(first.body) for part in expressions(s)
         if isinstance(part, Load)
     }  # fmt: skip
+    pending = PendingScheduled(title, node, tuple(inputs), epilogue)
     if len(node.outputs) == 1 and read.isdisjoint(a.name for a in first.outputs):
-        return [PendingScheduled(title, node, tuple(inputs), epilogue)]
+        return [pending]
     places = tuple(placement.apart(value.type) for value in node.outputs)
-    _add(title, node, inputs, places, None, placement)
+    pending.add(places, None, placement)
     return places
 
 
@@ -143,22 +155,6 @@ def _taken_in(nest: FusedNest, programs: Sequence[Program], array: str, read_onc
     """Whether an operand is computed in the loads of a schedule."""
     fits = len(nest.nest.steps) <= MAX_INLINED_STEPS and expressible(nest, programs[0].dtype)
     return fits and all(computed_in_loads(p, array, nest, read_once) for p in programs)
-
-
-def _add(
-    title: str, node: Node, inputs: Sequence[FusedNest], outputs: tuple[View, ...],
-    epilogue: FusedNest | None, placement: Placement,
-) -> None:  # fmt: skip
-    schedule = node.attributes["schedule"]
-    programs = tuple(schedule.programs.values())
-    values = _extents(schedule, node.attributes)
-    fused = Fusion(values, programs).fused(inputs, outputs, epilogue)
-    placement.add(
-        ScheduledStep(
-            title, fused.programs, tuple(schedule.programs), fused.extents,
-            schedule.workers_of(values), fused.views, outputs,
-        )
-    )  # fmt: skip
 
 
 def _extents(schedule: Any, attributes: Attributes) -> dict[str, Dim]:

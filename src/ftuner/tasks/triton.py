@@ -6,12 +6,12 @@ Conditions are masks. Loops of numbers are written out, as are the rows of regis
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import product as all_of
 
 from ftuner.codegen.triton.functions import Functions, literal, scalar_bool, type_text
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
-from ftuner.core.dim import Dim, least_value, product
+from ftuner.core.dim import Dim, never_negative, product
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import neutral
 from ftuner.core.symbolic import Atom, Symbol
@@ -61,52 +61,34 @@ class _Writer:
         self._depth -= 1
 
     def tasks(self) -> None:
-        loop = self._program.tasks
+        loop, indices = self._program.tasks, ["0"] * len(self._program.tasks.names)
         self._put("own = tl.program_id(0).to(tl.int64)")
-        self._factors(loop, 0, ["0"] * len(loop.names), "own")
-
-    def _factors(self, loop: tir.Loop, number: int, outer: list[str], own: str) -> None:
-        """Write the loops of a factor of the mapping, and of those in it."""
-        if number == len(loop.factors):
-            for name, index in zip(loop.names, outer, strict=True):
+        with ExitStack() as loops:
+            for number, factor in enumerate(loop.factors):
+                inner = product(f.workers for f in loop.factors[number + 1 :])
+                own = f"(own // {self._dim(inner)} % {self._dim(factor.workers)})"
+                found = self._positions(factor, own, f"f{number}", loops)
+                rows = zip(indices, map(self._dim, factor.extents), found, strict=True)
+                indices = [f"({outer}) * {extent} + {index}" for outer, extent, index in rows]
+            for name, index in zip(loop.names, indices, strict=True):
                 self._put(f"v_{name} = {index}")
             self._block(loop.body)
-            return
-        factor = loop.factors[number]
-        inner = product(f.workers for f in loop.factors[number + 1 :])
-        mine = f"({own} // {self._dim(inner)} % {self._dim(factor.workers)})"
-        self._axes(loop, number, outer, own, factor, mine, 0, [""] * len(outer))
 
-    def _axes(
-        self, loop: tir.Loop, number: int, outer: list[str], own: str, factor: tir.Factor,
-        mine: str, level: int, found: list[str],
-    ) -> None:  # fmt: skip
-        axes = range(len(outer))
-        if level == len(outer):
-            extents = map(self._dim, factor.extents)
-            indices = [f"({o}) * {e} + {f}" for o, e, f in zip(outer, extents, found, strict=True)]
-            self._factors(loop, number + 1, indices, own)
-            return
-        ranks = factor.ranks or tuple(axes)
-        axis = sorted(axes, key=ranks.__getitem__)[level]
-        name, extent = f"f{number}_{axis}", self._dim(factor.extents[axis])
-        again = (loop, number, outer, own, factor, mine, level + 1, found)
-        found[axis] = name
-        if factor.kind == "repeat":
-            with self._loop(name, "0", extent):
-                self._axes(*again)
-            return
-        sizes = factor.extents if factor.kind == "spatial" else factor.parts
-        after = product(sizes[b] for b in axes if ranks[b] > ranks[axis])
-        size = self._dim(sizes[axis])
-        digit = f"({mine} // {self._dim(after)} % {size})"
-        if factor.kind == "spatial":
+    def _positions(self, factor: tir.Factor, own: str, name: str, loops: ExitStack) -> list[str]:
+        """Open the loops over the tasks of a worker of a mapping."""
+        axes, found = range(len(factor.extents)), dict[int, str]()
+        ranks, sizes = factor.ranks or tuple(axes), factor.parts or factor.extents
+        for axis in sorted(axes, key=ranks.__getitem__):
+            extent, size = self._dim(factor.extents[axis]), self._dim(sizes[axis])
+            after = product(sizes[b] for b in axes if ranks[b] > ranks[axis])
+            digit, bounds = f"({own} // {self._dim(after)} % {size})", ("0", extent)
+            if factor.kind == "partition":
+                bounds = f"{digit} * {extent} // {size}", f"({digit} + 1) * {extent} // {size}"
             found[axis] = digit
-            self._axes(*again)
-        else:
-            bounds = f"{digit} * {extent} // {size}", f"({digit} + 1) * {extent} // {size}"
-            with self._loop(name, *bounds):
-                self._axes(*again)
+            if factor.kind != "spatial":
+                found[axis] = f"{name}_{axis}"
+                loops.enter_context(self._loop(found[axis], *bounds))
+        return [found[axis] for axis in axes]
 
     def _block(self, body: Sequence[tir.Statement]) -> None:
         for statement in body:
@@ -121,10 +103,8 @@ class _Writer:
             case tir.MakeTile(name, shape, value):
                 self._make(name, shape, value)
             case tir.MakePanel(array, line=line):
-                raise UnsupportedStatementError(
-                    f"{self._program.file}:{line}: schedule {self._program.name!r}: the panel "
-                    f"{array.name!r}, which programs of Triton do not have"
-                )
+                what = f"the panel {array.name!r}, which programs of Triton do not have"
+                raise self._program.error(UnsupportedStatementError, line, what)
             case tir.SetElement(tir.Element() as target, value):
                 wide = target.tile in self._wide or target.tile in self._across
                 self._set(self._place(target), self._value(value), wide, False)
@@ -133,9 +113,7 @@ class _Writer:
                 more = f"tl.where({self._mask()}, {self._value(value)}, {self._neutral(kind)})"
                 self._put(f"{place} = {self.functions.combine(kind, place, more, self._dtype)}")
             case tir.Store(array, index, value):
-                found = (
-                    f"{self._full()} + {self._value(value)}" if self._lane else self._value(value)
-                )
+                found = (f"{self._full()} + " if self._lane else "") + self._value(value)
                 self._put(f"tl.store({self._address(array, index)}, {found}, mask={self._mask()})")
             case tir.If(condition, body):
                 self._masks.append(self._value(condition))
@@ -150,20 +128,13 @@ class _Writer:
                         self._numbers.update(zip(names, task, strict=True))
                         self._block(body)
                 else:
-                    self._nested(names, begins, ends, body)
-
-    def _nested(
-        self, names: Sequence[str], begins: Sequence[Dim], ends: Sequence[Dim],
-        body: Sequence[tir.Statement],
-    ) -> None:  # fmt: skip
-        if not names:
-            self._block(body)
-            return
-        with self._loop(f"v_{names[0]}", self._dim(begins[0]), self._dim(ends[0])):
-            self._nested(names[1:], begins[1:], ends[1:], body)
+                    with ExitStack() as loops:
+                        for name, *bounds in zip(names, begins, ends, strict=True):
+                            opened = self._loop(f"v_{name}", *map(self._dim, bounds))
+                            loops.enter_context(opened)
+                        self._block(body)
 
     def _lanes(self, name: str, extent: Dim, body: Sequence[tir.Statement]) -> None:
-        constant = isinstance(extent, int)
         self._size = 1 << max(extent - 1, 0).bit_length() if isinstance(extent, int) else BLOCK
         self._lane, outer = name, self._masks
         targets = {(t, kind): self._places_of(t) for t, kind in tir.reduced(body)}
@@ -172,7 +143,7 @@ class _Writer:
                 self._put(f"r_{place} = {self._full()} + {self._neutral(kind)}")
         lanes = f"tl.arange(0, {self._size}).to(tl.int64)"
         self._masks = [*outer, f"(v_{name} < {self._dim(extent)})"]
-        if constant:
+        if isinstance(extent, int):
             self._put(f"v_{name} = {lanes}")
             self._block(body)
         else:
@@ -260,9 +231,7 @@ class _Writer:
             return f"tl.{atom.kind}({x}, {y})"
         if atom.kind == "whole":
             return x
-        low = least_value(atom.x)
-        natural = low is not None and low >= 0
-        rest = f"({x} % {y})" if natural else f"(({x} % {y} + {y}) % {y})"
+        rest = f"({x} % {y})" if never_negative(atom.x) else f"(({x} % {y} + {y}) % {y})"
         return rest if atom.kind == "remainder" else f"(({x} - {rest}) // {y})"
 
     def _value(self, expr: tir.Expr) -> str:

@@ -34,13 +34,11 @@ def checked(
             due = left[0] >= 0
         if due:
             wanted = _evaluated(module, constants, given)
-            outputs = _outputs(module)
-            if _differing(outputs, found, [wanted[n] for n in outputs]) is not None:
-                every = _with_all_results(module, [n for n in wanted if n.op == "call_function"])
-                results = runner(model_of(every), device)(*given)
+            outputs: Any = module.graph.output_node().args[0]
+            if _differing(outputs, found, wanted) is not None:
                 nodes = [n for n in wanted if n.op == "call_function"]
-                first = _differing(nodes, results, [wanted[n] for n in nodes])
-                raise MismatchError(_message(module, first))
+                results = runner(model_of(_with_results(module, nodes)), device)(*given)
+                raise MismatchError(_message(module, _differing(nodes, results, wanted)))
         return found
 
     return ftuner_region
@@ -48,20 +46,12 @@ def checked(
 
 def _message(module: fx.GraphModule, first: tuple[fx.Node, float] | None) -> str:
     if first is None:
-        operators = sorted({str(n.target) for n in module.graph.nodes if n.op == "call_function"})
-        return (
-            "results differ from PyTorch's, though those of each operator do not where all are "
-            f"outputs: a rewriting of {', '.join(operators)}"
-        )
+        what = "results differ from PyTorch's, though those of each operator do not where all are"
+        operators = {str(n.target) for n in module.graph.find_nodes(op="call_function")}
+        return f"{what} outputs: a rewriting of {', '.join(sorted(operators))}"
     node, most = first
-    return (
-        f"{node.name} ({node.target}) is the first operator whose result differs from PyTorch's, "
-        f"by {most:.3g}; run without ftuner, and please report it"
-    )
-
-
-def _outputs(module: fx.GraphModule) -> list[fx.Node]:
-    return list(next(n for n in module.graph.nodes if n.op == "output").args[0])
+    what = f"{node.name} ({node.target}) is the first operator whose result differs from PyTorch's"
+    return f"{what}, by {most:.3g}; run without ftuner, and please report it"
 
 
 def _evaluated(
@@ -72,9 +62,7 @@ def _evaluated(
     values: dict[Any, int] = {}
     numbers = []
     found: dict[str, Any] = {}
-    for node in module.graph.nodes:
-        if node.op != "placeholder":
-            continue
+    for node in module.graph.find_nodes(op="placeholder"):
         meta = node.meta["val"]
         if not isinstance(meta, torch.Tensor):
             numbers.append(node)
@@ -90,25 +78,24 @@ def _evaluated(
         found[node.name] = int(expression_of(meta).xreplace(values)) if known else meta
     interpreter = fx.Interpreter(module, garbage_collect_values=False)
     with torch.no_grad():
-        interpreter.run(*(found[n.name] for n in module.graph.nodes if n.op == "placeholder"))
+        interpreter.run(*(found[n.name] for n in module.graph.find_nodes(op="placeholder")))
     return {n: x for n, x in interpreter.env.items() if isinstance(x, torch.Tensor)}
 
 
-def _with_all_results(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
-    graph = fx.Graph()
-    known: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        if node.op != "output":
-            known[node] = graph.node_copy(node, known.__getitem__)
+def _with_results(module: fx.GraphModule, nodes: Sequence[fx.Node]) -> fx.GraphModule:
+    """The module, which gives the results of some nodes."""
+    graph, known = fx.Graph(), dict[fx.Node, Any]()
+    graph.graph_copy(module.graph, known)
     graph.output(tuple(known[n] for n in nodes))
     return fx.GraphModule(module, graph)
 
 
 def _differing(
-    nodes: Sequence[fx.Node], found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+    nodes: Sequence[fx.Node], found: Sequence[torch.Tensor], wanted: Mapping[fx.Node, torch.Tensor]
 ) -> tuple[fx.Node, float] | None:
     """The first node whose result is another, and by how much."""
-    for node, x, y in zip(nodes, found, wanted, strict=True):
+    for node, x in zip(nodes, found, strict=True):
+        y = wanted[node]
         if x.shape != y.shape or x.dtype != y.dtype:
             return node, float("inf")
         if not torch.allclose(x.double(), y.double(), RELATIVE, ABSOLUTE, equal_nan=True):

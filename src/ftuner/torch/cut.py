@@ -22,9 +22,9 @@ from torch.utils import _pytree as pytree
 
 from ftuner.core.dtype import ELEMENT_DTYPES
 from ftuner.core.frozen import dataclass
+from ftuner.frontends.torch.creation import DRAWING
 from ftuner.frontends.torch.dims import expression_of
 from ftuner.frontends.torch.products import GROUPED
-from ftuner.frontends.torch.random_numbers import DRAWING
 from ftuner.frontends.torch.registry import ATEN, name_of
 
 FEWEST_OPERATORS = 4
@@ -317,9 +317,8 @@ def assembled(
         return known[node]
 
     numbers = numbers_of(module.graph)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            known[node] = graph.node_copy(node)
+    for node in module.graph.find_nodes(op="placeholder"):
+        known[node] = graph.node_copy(node)
     for level in range(max(by_level.values(), default=0) + 1):
         if level in calls:
             region, call = calls[level]

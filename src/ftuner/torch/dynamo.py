@@ -139,7 +139,7 @@ def _constants(graph: fx.GraphModule) -> tuple[set[int], set[int]]:
     if facts is None:
         return set(), set()
     changed = {i for i, x in enumerate(facts.input_info) if x.mutates_data or x.mutates_metadata}
-    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    inputs = graph.graph.find_nodes(op="placeholder")
     stored = {
         i for i in facts.static_input_indices
         if i not in changed and isinstance(inputs[i].meta["val"], torch.Tensor)

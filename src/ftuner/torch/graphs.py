@@ -18,10 +18,9 @@ from torch import fx
 from ftuner.core.fork_safety import fork_safe_lock
 from ftuner.core.frozen import dataclass
 from ftuner.errors import GraphError, UnsupportedKernelError, UnsupportedOperatorError
-from ftuner.frontends.torch.fingerprints import Fingerprint
 from ftuner.frontends.torch.importer import NodeError
 from ftuner.frontends.torch.registry import name_of
-from ftuner.frontends.torch.weights import WEIGHTS
+from ftuner.frontends.torch.weights import WEIGHTS, Fingerprint
 from ftuner.models import Model
 from ftuner.torch import cut
 from ftuner.torch.checking import checked
@@ -90,16 +89,17 @@ class CompiledGraph:
     ) -> None:
         """`constants`: the numbers of the inputs that are parameters and buffers."""
         self._module, self._options = module, options
-        self._inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._inputs = module.graph.find_nodes(op="placeholder")
         self._device = _device_of(self._inputs)
         self._states: dict[tuple[float, ...], _State] = {}
         """By `_key`."""
         self._changes: dict[int, int] = {}
         """How often an input changed within a few runs."""
-        numbers = [i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)]
-        self._numbers = tuple(numbers)
+        self._numbers = tuple(
+            i for i, n in enumerate(self._inputs) if i not in constants and _is_number(n)
+        )
         """The inputs that are numbers of Python."""
-        self._values: dict[int, set[float]] = {i: set() for i in numbers}
+        self._values: dict[int, set[float]] = {i: set() for i in self._numbers}
         """Their values so far."""
         self._pick(constants)
 
@@ -150,19 +150,14 @@ class CompiledGraph:
         constants = {self._inputs[i]: x for i, x in zip(self._constants, parameters, strict=True)}
         constants |= {self._inputs[i]: given[i].clone() for i in self._numbers}
         key = self._key(parameters, given)
-        division, run = _divided(self._module, self._device, constants, self._options)
-        if len(self._states) == MOST_STATES:
-            self._states.pop(next(iter(self._states)))
+        division, run = self._divided(constants)
         states = self._states
-
-        def gone(_: object) -> None:
-            states.pop(key, None)
-
-        state = states[key] = _State(
-            list(map(_version, parameters)), list(map(_address, parameters)),
-            Fingerprint(parameters), division, run,
-            watched=[weakref.ref(x, gone) for x in parameters],
-        )  # fmt: skip
+        if len(states) == MOST_STATES:
+            states.pop(next(iter(states)))
+        versions, addresses = (list(map(of, parameters)) for of in (_version, _address))
+        watched = [weakref.ref(x, lambda _: states.pop(key, None)) for x in parameters]
+        state = _State(versions, addresses, Fingerprint(parameters), division, run, watched=watched)
+        states[key] = state
         return state
 
     def _moving(self, given: tuple[Any, ...]) -> set[int]:
@@ -186,6 +181,49 @@ class CompiledGraph:
             self._changes[i] = self._changes.get(i, 0) + 1
         return {i for i in changed if self._changes[i] > 1}
 
+    def _divided(self, constants: dict[fx.Node, torch.Tensor]) -> tuple[Division, Any]:
+        """The graph's regions, and a function that runs it."""
+        module, device, options, left = self._module, self._device, self._options, cut.Left()
+        operators = [n for n in module.graph.nodes if _is_operator(n)]
+        if device.type not in ("cpu", "cuda"):
+            left = dict.fromkeys(operators, f"on {device}")
+        while True:
+            ours = cut.kept(module.graph, device, left)
+            found, failed = list[CompiledRegion](), cut.Left()
+            regions = cut.regions(module.graph, ours, left)
+            # What PyTorch computes may read padded positions.
+            whole = len(regions) == 1 and all(map(cut.is_view, left))
+            given = options if whole else replace(options, unpad=None)
+            for region in regions:
+                try:
+                    found.append(self._region(region, constants, given))
+                except NodeError as error:
+                    failed[next(n for n in region.nodes if n.name == error.node)] = str(error)
+                except (GraphError, UnsupportedKernelError) as error:
+                    failed |= {n: str(error) for n in region.nodes if _is_operator(n)}
+            if not failed:
+                break
+            left |= failed
+        left = {n: why for n, why in left.items() if not cut.is_view(n)}
+        _tell(left, options)
+        if options.unpad and found:
+            tell_padding(found[0].model.padding_kept if whole else "PyTorch computes a part of it")
+        assembled = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
+        return Division(found, left, len(operators)), assembled.forward
+
+    def _region(
+        self, region: cut.Region, constants: dict[fx.Node, torch.Tensor], options: Options
+    ) -> CompiledRegion:
+        module = cut.module_of(region, self._module)
+        known = {n.name: x for n, x in constants.items() if n in region.inputs}
+        on_host = {name: x.cpu() for name, x in known.items()}
+        compiled = partial(model_of, constants=on_host, device=self._device, options=options)
+        model = compiled(module)
+        run = runner(model, self._device)
+        if options.check:
+            run = checked(module, known, run, compiled, self._device)
+        return CompiledRegion(region, model, run)
+
 
 def _is_number(node: fx.Node) -> bool:
     """Whether an input is a float that the graph reads, which torch passes as a tensor."""
@@ -203,63 +241,8 @@ def _device_of(inputs: Sequence[fx.Node]) -> torch.device:
     return max(devices, key=devices.count, default=torch.device("cpu"))
 
 
-def _divided(
-    module: fx.GraphModule, device: torch.device, constants: dict[fx.Node, torch.Tensor],
-    options: Options,
-) -> tuple[Division, Any]:  # fmt: skip
-    """The graph's regions, and a function that runs it."""
-    left: cut.Left = {}
-    graph = module.graph
-    if device.type not in ("cpu", "cuda"):
-        left = {n: f"on {device}" for n in graph.nodes if _is_operator(n)}
-    while True:
-        ours = cut.kept(graph, device, left)
-        found = []
-        failed: cut.Left = {}
-        regions = cut.regions(graph, ours, left)
-        # What PyTorch computes may read padded positions.
-        whole = len(regions) == 1 and all(map(cut.is_view, left))
-        given = options if whole else replace(options, unpad=None)
-        for region in regions:
-            try:
-                found.append(_compiled(region, module, constants, device, given))
-            except NodeError as error:
-                failed[_named(region, error.node)] = str(error)
-            except (GraphError, UnsupportedKernelError) as error:
-                failed |= {n: str(error) for n in region.nodes if _is_operator(n)}
-        if not failed:
-            break
-        left |= failed
-    left = {n: why for n, why in left.items() if not cut.is_view(n)}
-    _tell(left, options)
-    if options.unpad and found:
-        tell_padding(found[0].model.padding_kept if whole else "PyTorch computes a part of it")
-    assembled = cut.assembled(module, [(x.region, x.run) for x in found], ours, constants)
-    operators = sum(map(_is_operator, graph.nodes))
-    return Division(found, left, operators), assembled.forward
-
-
-def _compiled(
-    region: cut.Region, root: fx.GraphModule, constants: dict[fx.Node, torch.Tensor],
-    device: torch.device, options: Options,
-) -> CompiledRegion:  # fmt: skip
-    module = cut.module_of(region, root)
-    known = {n.name: x for n, x in constants.items() if n in region.inputs}
-    on_host = {name: x.cpu() for name, x in known.items()}
-    compile_module = partial(model_of, constants=on_host, device=device, options=options)
-    model = compile_module(module)
-    run = runner(model, device)
-    if options.check:
-        run = checked(module, known, run, compile_module, device)
-    return CompiledRegion(region, model, run)
-
-
 def _is_operator(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and not cut.gives_no_tensor(node)
-
-
-def _named(region: cut.Region, name: str) -> fx.Node:
-    return next(n for n in region.nodes if n.name == name)
 
 
 def _tell(left: cut.Left, options: Options) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import sympy
@@ -17,6 +18,7 @@ from torch import fx
 
 from ftuner.frontends.torch.dims import Symbolic, expression_of
 
+_parts_of = attrgetter("start", "stop", "step")
 _FACTS = ("dtype", "device", "layout", "requires_grad")
 """What tensors must have in common besides extents."""
 _Key = tuple[object, ...]
@@ -122,10 +124,7 @@ class _Matching:
         if isinstance(mine, dict):
             return mine.keys() == other.keys() and all(self._same(mine[k], other[k]) for k in mine)
         if isinstance(mine, slice):
-            parts = ("start", "stop", "step")
-            return isinstance(other, slice) and all(
-                self._same(getattr(mine, p), getattr(other, p)) for p in parts
-            )
+            return isinstance(other, slice) and self._same(*map(_parts_of, (mine, other)))
         return type(mine) is type(other) and bool(mine == other)
 
     def _same_value(self, mine: Any, other: Any) -> bool:
@@ -163,12 +162,12 @@ class _Matching:
 
     def _interface(self) -> tuple[list[int | None], dict[int, int], list[int]] | None:
         """How the known graph is called for the new one."""
-        places = {n: i for i, n in enumerate(_inputs(self.new))}
+        places = {n: i for i, n in enumerate(self.new.find_nodes(op="placeholder"))}
         tensors = {self.nodes[n]: i for n, i in places.items() if n in self.nodes}
         numbers = {expression_of(_value(n)): i for n, i in places.items() if n not in self.nodes}
         inputs: list[int | None] = []
         values: dict[int, int] = {}
-        for i, node in enumerate(_inputs(self.known)):
+        for i, node in enumerate(self.known.find_nodes(op="placeholder")):
             if node in tensors:
                 inputs.append(tensors[node])
                 continue
@@ -183,17 +182,8 @@ class _Matching:
                 inputs.append(numbers[value])
             else:
                 return None
-        mine, other = (_leaves(g) for g in (self.known, self.new))
+        mine, other = (list(g.output_node().args[0]) for g in (self.known, self.new))  # type: ignore[arg-type]
         try:
             return inputs, values, [mine.index(self.nodes[n]) for n in other]
         except (KeyError, ValueError):
             return None
-
-
-def _inputs(graph: fx.Graph) -> list[fx.Node]:
-    return [n for n in graph.nodes if n.op == "placeholder"]
-
-
-def _leaves(graph: fx.Graph) -> list[Any]:
-    leaves: Any = graph.output_node().args[0]
-    return list(leaves)

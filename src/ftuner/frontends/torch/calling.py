@@ -84,10 +84,9 @@ class Calling:
         except (TypeError, ValueError) as error:
             same = not arguments or arguments.keys() == set(compiled)
             why = str(error) if same else f"the arguments are ({', '.join(arguments)})"
-            raise InputError(
-                f"{why}; the module was compiled for ({', '.join(compiled)}): call it with these, "
-                "or compile it with example inputs like those of this call"
-            ) from None
+            what = f"{why}; the module was compiled for ({', '.join(compiled)})"
+            hint = "call it with these, or compile it with example inputs like those of this call"
+            raise InputError(f"{what}: {hint}") from None
         feeds: dict[str, Any] = dict(self.states)
         for leaf, x in zip(self.leaves, given, strict=True):
             if isinstance(leaf, Input):
@@ -95,10 +94,8 @@ class Calling:
                     raise InputError(f"{leaf.name} is a {type(x).__name__}; expected a tensor")
                 feeds[leaf.name] = x
             elif isinstance(x, torch.Tensor) or x != leaf:
-                raise InputError(
-                    f"an argument is {x!r}, and the program is for {leaf!r}; compile it with such "
-                    "example inputs"
-                )
+                what = f"an argument is {x!r}, and the program is for {leaf!r}"
+                raise InputError(f"{what}; compile it with such example inputs")
         return feeds
 
     def returned(self, outputs: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
@@ -176,24 +173,19 @@ def _register(kind: type) -> None:
             "transformers.integrations.executorch"
         ).register_dynamic_cache_export_support()
     elif kind.__name__ == "EncoderDecoderCache":
+        names = ("self_attention_cache", "cross_attention_cache")
         pytree.register_pytree_node(
             kind,
-            lambda cache: ([cache.self_attention_cache, cache.cross_attention_cache], None),
+            lambda cache: ([getattr(cache, n) for n in names], None),
             lambda caches, _: kind(*caches),
             serialized_type_name=f"{kind.__module__}.{kind.__name__}",
             flatten_with_keys_fn=lambda cache: (
-                [
-                    (pytree.GetAttrKey(name), getattr(cache, name))
-                    for name in ("self_attention_cache", "cross_attention_cache")
-                ],
-                None,
+                [(pytree.GetAttrKey(n), getattr(cache, n)) for n in names], None,
             ),
-        )
+        )  # fmt: skip
     elif dataclasses.is_dataclass(kind):
         torch.export.register_dataclass(kind)
     else:
-        raise ExportError(
-            f"{kind.__module__}.{kind.__qualname__} holds tensors, and torch does not know how; "
-            "register it with torch.utils._pytree.register_pytree_node, or leave it out, as by "
-            "use_cache=False"
-        )
+        what = f"{kind.__module__}.{kind.__qualname__} holds tensors, and torch does not know how"
+        hint = "register it with torch.utils._pytree.register_pytree_node, or leave it out"
+        raise ExportError(f"{what}; {hint}, as by use_cache=False")

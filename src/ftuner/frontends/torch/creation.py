@@ -1,4 +1,4 @@
-"""Tensors that are made of numbers and extents."""
+"""Tensors that are made of numbers and extents, and random ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftuner.core.dim import Dim, Symbolic, least_value, maximum
+from ftuner.core.dim import Dim, Symbolic, maximum, never_negative
 from ftuner.core.dtype import FLOAT32, FLOAT64, INT64, DType
 from ftuner.frontends.torch.promotion import Number, Real, dtype_of_number, valued
 from ftuner.frontends.torch.registry import aten
-from ftuner.graph.algebra import constant, equal, iota, scalar, where
+from ftuner.graph.algebra import apply, constant, equal, iota, scalar, where
+from ftuner.graph.builder import Builder
 from ftuner.graph.checks import unsupported
-from ftuner.graph.ir import Value
+from ftuner.graph.ir import Value, building
 from ftuner.graph.ops.views import slice_extent
 
 
@@ -79,8 +80,7 @@ def _whole(number: Number) -> Dim | float:
 
 def _count(start: Dim | float, end: Dim | float, step: Dim | float) -> Dim:
     """How many numbers a range has. A run with steps of an extent of 0 is refused."""
-    least = least_value(step) if isinstance(step, Symbolic) else 0
-    if step == 0 or least is None or least < 0:
+    if step == 0 or (isinstance(step, Symbolic) and not never_negative(step)):
         raise unsupported(f"a range with steps of {step}")
     if isinstance(step, Symbolic) or isinstance(start, Symbolic) or isinstance(end, Symbolic):
         if isinstance(start, float) and step == 1:
@@ -120,3 +120,27 @@ def _triangle(
         if (j - i >= offset if upper else j - i <= offset)
     ]  # fmt: skip
     return constant(np.array(pairs, np.int64).reshape(-1, 2).T, INT64).cast(dtype or INT64)
+
+
+# Random numbers. ftuner draws its own, not those of torch's generator: `torch.compile` leaves
+# these operators to PyTorch.
+
+DRAWING = ("rand.default", "rand_like.default", "randn.default", "randn_like.default")
+
+
+@aten("rand", kind="random_uniform")
+@aten("randn", kind="random_normal")
+def _drawn(size: Sequence[Dim], dtype: DType | None = None, *, kind: str) -> Value:
+    """Uniform numbers from 0 below 1, or normal ones. Half precision is drawn in float32."""
+    dtype = dtype or FLOAT32
+    digits = {"digits": dtype.significand_bits} if kind == "random_uniform" else {}
+    wide = FLOAT64 if dtype == FLOAT64 else FLOAT32
+    builder = building()
+    assert isinstance(builder, Builder)
+    return apply(kind, builder.random_stream(), dtype=wide, shape=tuple(size), **digits).cast(dtype)
+
+
+@aten("rand_like", kind="random_uniform")
+@aten("randn_like", kind="random_normal")
+def _drawn_like(x: Value, dtype: DType | None = None, *, kind: str) -> Value:
+    return _drawn(x.shape, dtype or x.dtype, kind=kind)

@@ -8,7 +8,7 @@ programs hold on both sides: what counts are the comparisons of anyone else's co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial, reduce
 from pathlib import Path
@@ -237,18 +237,19 @@ class Branch(NamedTuple):
 
 def branches_of(program: ExportedProgram) -> list[Branch]:
     """The branches that a program has been traced along, as far as torch kept them."""
-    for node in program.graph.nodes:
-        value = node.meta.get("val") if node.op == "placeholder" else None
-        mode = getattr(value, "fake_mode", None)
-        if mode is not None and mode.shape_env is not None:
-            return [
-                Branch(g.expr, _where(g.sloc.framework_loc)) for g in _of_module(mode.shape_env)
-            ]
-    return []
+    guards = getattr(environment_of(program), "guards", ())
+    return [Branch(g.expr, _where(g.sloc.framework_loc)) for g in _of_module(guards)]
 
 
-def _of_module(environment: Any) -> Iterator[Any]:
-    for guard in environment.guards:
+def environment_of(program: ExportedProgram) -> Any:
+    """What torch knows of the symbols of a program; None if it has none."""
+    values = (n.meta.get("val") for n in program.graph.find_nodes(op="placeholder"))
+    modes = (getattr(value, "fake_mode", None) for value in values)
+    return next((m.shape_env for m in modes if m is not None and m.shape_env is not None), None)
+
+
+def _of_module(guards: Iterable[Any]) -> Iterator[Any]:
+    for guard in guards:
         place = guard.sloc.framework_loc
         own = hasattr(place, "filename") and place.filename.startswith(_LIBRARIES)
         if hasattr(place, "filename") and (not own or place.name == TRUTHS):

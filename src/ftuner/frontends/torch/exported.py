@@ -130,10 +130,8 @@ def program_of(
     )  # fmt: skip
     tensors = [*program.state_dict.values(), *program.constants.values()]
     devices = [x.device for x in tensors if isinstance(x, torch.Tensor)]
-    devices += [
-        n.meta["val"].device for n in program.graph.nodes
-        if n.op == "placeholder" and isinstance(n.meta.get("val"), torch.Tensor)
-    ]  # fmt: skip
+    placed = (n.meta.get("val") for n in program.graph.find_nodes(op="placeholder"))
+    devices += [x.device for x in placed if isinstance(x, torch.Tensor)]
     return Program(graph, calling, next((str(d) for d in devices if d.type != "cpu"), "cpu"))
 
 

@@ -94,7 +94,7 @@ def _of_same_branches(
             for x, wanted in zip(given, extents, strict=True)
         ]  # fmt: skip
         program = _traced(module, name, tensors, shapes)
-        dims = _extents(program)
+        dims = extents_of(program)
         for (i, axis), dim in dims.items():
             if dim.is_number and int(dim) != given[i].shape[axis]:
                 raise ExportError(f"an extent of {dim} is a constant")
@@ -112,9 +112,9 @@ def _of_same_branches(
     raise ExportError(f"larger extents take other branches: {what}")
 
 
-def _extents(program: ExportedProgram) -> dict[tuple[int, int], sympy.Expr]:
+def extents_of(program: ExportedProgram) -> dict[tuple[int, int], sympy.Expr]:
     """Each extent of the inputs, by the number of the input and the axis."""
-    nodes = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+    nodes = {n.name: n for n in program.graph.find_nodes(op="placeholder")}
     return {
         (i, axis): expression_of(extent)
         for i, user in enumerate(program.graph_signature.user_inputs)

@@ -33,10 +33,8 @@ from ftuner.graph.ir import Array, Graph, TensorType, Value
 from ftuner.runtime.cpu.arrays import array_of
 
 for _room in (
-    "activations", "attention", "convolution", "creation", "embedding", "indexing",
-    "normalisation", "ordering",
-    "pointwise", "pooling", "products", "random_numbers", "rearranging", "recurrent", "reductions",
-    "resizing", "views",
+    "activations", "creation", "indexing", "normalisation", "pointwise", "products", "rearranging",
+    "recurrent", "reductions", "views", "windows",
 ):  # fmt: skip
     import_module(f"ftuner.frontends.torch.{_room}")
 
@@ -138,9 +136,7 @@ class _Importer:
     def _read_placeholders(self) -> None:
         numbers: list[fx.Node] = []
         noted: list[tuple[int | torch.SymInt, Dim]] = []
-        for node in self.module.graph.nodes:
-            if node.op != "placeholder":
-                continue
+        for node in self.module.graph.find_nodes(op="placeholder"):
             given = node.meta.get("val")
             if node.name in self.constants:
                 self.values[node] = self._constant(self.constants[node.name])
@@ -220,15 +216,13 @@ class _Importer:
                     # A dim where an importer needs a number.
                     raise NodeError(f"{self.builder.where}: {error}", node.name) from error
             elif node.op == "get_attr":
-                found = nodes.attribute(module, node.target)
+                found = operator.attrgetter(node.target)(module)
                 if isinstance(found, torch.Tensor):
                     self.values[node] = self._constant(found)
             elif node.op == "output":
                 given = node.args[0]
-                return [
-                    self._argument(leaf)
-                    for leaf in (given if isinstance(given, (list, tuple)) else [given])
-                ]
+                leaves = given if isinstance(given, (list, tuple)) else [given]
+                return [*map(self._argument, leaves)]
         raise GraphError("a module without an output")
 
     def _called(self, module: fx.GraphModule, node: fx.Node) -> Any:
@@ -272,7 +266,7 @@ class _Importer:
         return self._run_on(inner, node.args[first:])
 
     def _run_on(self, inner: fx.GraphModule, operands: Any) -> Sequence[Any]:
-        places = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        places = inner.graph.find_nodes(op="placeholder")
         for place, operand in zip(places, operands, strict=True):
             self.values[place] = self._argument(operand)
         return self._run(inner)
@@ -285,9 +279,8 @@ class _Importer:
         if is_complex(given) or not all(
             isinstance(x, torch.Tensor) and all(map(self.extents.knows, x.shape)) for x in given
         ):
-            raise UnsupportedOperatorError(
-                "branches whose results are not tensors of known extents"
-            )
+            what = "branches whose results are not tensors of known extents"
+            raise UnsupportedOperatorError(what)
         types = [
             TensorType(dtype_of(x.dtype), tuple(map(self.extents.dim, x.shape))) for x in given
         ]
@@ -372,9 +365,8 @@ class _Importer:
             outputs.append((f"output_{len(outputs)}", found))
             return Output(len(outputs) - 1)
         if isinstance(found, Complex):
-            raise UnsupportedOperatorError(
-                "a complex output: have the module return torch.view_as_real of it"
-            )
+            what = "a complex output: have the module return torch.view_as_real of it"
+            raise UnsupportedOperatorError(what)
         if isinstance(found, Real):
             raise UnsupportedOperatorError("an output that is a float computed from extents")
         return found

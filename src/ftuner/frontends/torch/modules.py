@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from ftuner.errors import ExportError, ShapeError
 from ftuner.frontends.torch.calling import Input, flattened, named_arguments
 from ftuner.frontends.torch.calling import name_of as path_name
-from ftuner.frontends.torch.dims import expression_of
+from ftuner.frontends.torch.dims import environment_of
 from ftuner.frontends.torch.exported import AUTOCAST, Program, as_written, program_of, unique
-from ftuner.frontends.torch.growing import Shape, traced
+from ftuner.frontends.torch.growing import Shape, extents_of, traced
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,10 +46,9 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
     """
     module = getattr(module, "_orig_mod", module)
     if isinstance(module, torch.jit.ScriptModule):
-        raise ExportError(
-            "a module of TorchScript has no program of torch.export; compile the module that it "
-            "was made of, or write it by torch.onnx.export and load that"
-        )
+        hint = "compile the module that it was made of, or write it by torch.onnx.export"
+        what = "a module of TorchScript has no program of torch.export"
+        raise ExportError(f"{what}; {hint} and load that")
     signature = inspect.signature(module.forward)
     args, keywords = _as_call(example_inputs)
     try:
@@ -64,16 +63,11 @@ def module_program(module: nn.Module, example_inputs: Any, dynamic_shapes: Any =
         shapes = [dict.fromkeys(range(x.dim()), every) for x in tensors]
     else:
         shapes = list(_shapes_in(arguments, told))
-    defaults = {
-        name: x for name, x in arguments.items()
-        if not any(isinstance(leaf, (torch.Tensor, np.ndarray)) for leaf in pytree.tree_leaves(x))
-    }  # fmt: skip
     form.inputs = {name: x.new_empty(0) for name, x in form.inputs.items()}
     exported = _exported(module, form, tensors, shapes)
     _tell_constants(exported, list(form.inputs), shapes)
-    found = form.program(exported, defaults)
-    again = _Again(module, form, defaults, tensors, shapes, found.calling.states)
-    return replace(found, again=again)
+    found = form.program(exported)
+    return replace(found, again=_Again(module, form, tensors, shapes, found.calling.states))
 
 
 class _Again:
@@ -81,12 +75,11 @@ class _Again:
     the inputs that it was traced with first."""
 
     def __init__(
-        self, module: nn.Module, form: _Form, defaults: dict[str, Any],
-        tensors: Sequence[torch.Tensor], shapes: Sequence[Shape],
-        states: Mapping[str, torch.Tensor],
+        self, module: nn.Module, form: _Form, tensors: Sequence[torch.Tensor],
+        shapes: Sequence[Shape], states: Mapping[str, torch.Tensor],
     ) -> None:  # fmt: skip
         """`states`: what calls of the program update, which may change."""
-        self._module, self._form, self._defaults = weakref.ref(module), form, defaults
+        self._module, self._form = weakref.ref(module), form
         self._shapes, self._states = shapes, frozenset(states)
         self._first = [tuple(x.shape) for x in tensors]
         self._weights = self._weights_of(module)
@@ -116,7 +109,7 @@ class _Again:
             tensors.append(kind.new_empty(given))
         with torch.inference_mode(False):
             exported = _exported(module, self._form, tensors, self._shapes)
-        found = self._form.program(exported, self._defaults)
+        found = self._form.program(exported)
         if found.calling.states.keys() != self._states:
             raise ExportError("the module updates other buffers for such inputs")
         return found
@@ -147,6 +140,11 @@ class _Form:
     def __init__(self, signature: inspect.Signature, arguments: dict[str, Any]) -> None:
         self.signature = signature
         found, self.arguments = flattened(arguments)
+        # Structures that were unknown to pytrees are known by now.
+        self.defaults = {
+            name: x for name, x in arguments.items()
+            if not any(isinstance(one, (torch.Tensor, np.ndarray)) for one in pytree.tree_leaves(x))
+        }  # fmt: skip
         used = Counter[str]()
         self.leaves: list[Any] = []
         self.inputs: dict[str, torch.Tensor] = {}
@@ -165,10 +163,10 @@ class _Form:
         }  # fmt: skip
         """The dtypes of `torch.autocast` around the call that compiles, by the kind of device."""
 
-    def program(self, exported: ExportedProgram, defaults: dict[str, Any]) -> Program:
+    def program(self, exported: ExportedProgram) -> Program:
         """The graph of what was traced last."""
         return program_of(
-            exported, self.signature, defaults, self.arguments, list(self.inputs), self.names,
+            exported, self.signature, self.defaults, self.arguments, list(self.inputs), self.names,
             self.result, self.leaves,
         )  # fmt: skip
 
@@ -261,22 +259,18 @@ def _tell_constants(
     program: ExportedProgram, names: Sequence[str], shapes: Sequence[Shape]
 ) -> None:
     """Log which dynamic extents are constants of the program, and where that is from."""
-    told = []
-    placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-    for name, user, shape in zip(names, program.graph_signature.user_inputs, shapes, strict=True):
-        x = placeholders[user].meta["val"]
-        for axis in shape:
-            if expression_of(x.shape[axis]).is_number:
-                where = _reason(x, f"L['tensors'][{names.index(name)}].size()[{axis}]")
-                told.append(f"{name} axis {axis} is {x.shape[axis]}{where}")
+    environment, told = environment_of(program), []
+    for (i, axis), extent in extents_of(program).items():
+        if axis in shapes[i] and extent.is_number:
+            where = _reason(environment, f"L['tensors'][{i}].size()[{axis}]")
+            told.append(f"{names[i]} axis {axis} is {extent}{where}")
     if told:
         more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
         _LOG.warning("torch.export has constants of: %s%s", "; ".join(told[:MOST_TOLD]), more)
 
 
-def _reason(x: Any, source: str) -> str:
+def _reason(environment: Any, source: str) -> str:
     """Where torch has found that an extent is a constant, as far as it says."""
-    environment = getattr(getattr(x, "fake_mode", None), "shape_env", None)
     symbol = getattr(environment, "source_to_var", {}).get(source)
     place = getattr(environment, "replacements_slocs", {}).get(symbol)
     return "" if place is None else f" {place}"

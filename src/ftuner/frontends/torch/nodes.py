@@ -77,11 +77,5 @@ def inner_modules(node: fx.Node) -> list[fx.GraphModule]:
 def module_of(given: Any) -> fx.GraphModule | None:
     if not isinstance(given, fx.Node) or given.op != "get_attr":
         return None
-    found = attribute(given.graph.owning_module, given.target)
+    found = operator.attrgetter(str(given.target))(given.graph.owning_module)
     return found if isinstance(found, fx.GraphModule) else None
-
-
-def attribute(module: Any, path: Any) -> Any:
-    for name in str(path).split("."):
-        module = getattr(module, name)
-    return module
