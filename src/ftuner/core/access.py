@@ -192,7 +192,7 @@ def live_steps(kernel: Kernel) -> list[bool]:
 
 
 def without_unused(kernel: Kernel) -> Kernel:
-    """The same with only the steps that are computed."""
+    """This with only the steps that are computed."""
     live = live_steps(kernel)
     went: dict[int, int] = {}
     steps: list[Step] = []

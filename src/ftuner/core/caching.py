@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class cached_attribute(Generic[_T]):  # noqa: N801, a decorator
-    """As `functools.cached_property`, without its lock. Up to Python 3.11 that is one lock for all
+    """`functools.cached_property` without its lock. Up to Python 3.11 that is one lock for all
     instances, which a forked child may find locked for ever. Two threads may compute a value twice:
     it has to be the same."""
 
@@ -85,7 +85,7 @@ class RecentlyUsed(Generic[K, V]):
 
     @property
     def size(self) -> int:
-        """Of all entries."""
+        """The size of all entries."""
         return self._filled + self._left
 
     def age(self, but: K | None = None) -> None:

@@ -100,7 +100,7 @@ class Stage:
         return self.kind in POSITIONAL or self.count is not None
 
     def moved(self, went: Sequence[int] | Mapping[int, int]) -> Stage:
-        """The same of steps that went elsewhere."""
+        """The stage after steps moved: step `i` is now `went[i]`."""
         count = None if self.count is None else went[self.count]
         return replace(self, value=went[self.value], count=count)
 

@@ -279,7 +279,7 @@ def remainder(x: Dim, y: Dim) -> Dim:
 
 
 def scaled(x: Dim, factor: Dim) -> Dim:
-    """See `scaled_value`. The factor is known."""
+    """The dim `scaled_value(x, factor)`; the factor is known."""
     assert isinstance(factor, int)
     return scaled_value(x, factor) if isinstance(x, int) else atom_of("scaled", x, factor)
 

@@ -121,8 +121,8 @@ class Lowering:
         return Term(found.labels[:-1], found.value.squeeze([found.value.rank - 1]))
 
     def _kept(self, one: Element, dtype: DType | None = None) -> Term:
-        """As `term`, but the last axis of a mean may be kept, with extent 1: what it is subtracted
-        from needs it, and norms are recognised by it."""
+        """Like `term`, but the last axis of a mean may be kept, with extent 1: what it is
+        subtracted from needs it, and norms are recognised by it."""
         own = self.dtype(one.type) if dtype is None or one.type not in (INDEX, NUMBER) else dtype
         if one.type == INDEX and own.kind == "float" and not isinstance(one, Number):
             whole = self.term(one, INT64)

@@ -146,7 +146,7 @@ def same_elements(x: View, y: View) -> bool:
 
 
 def reshaped(view: View, shape: Shape) -> View | None:
-    """The same elements in another shape; None if no strides give it, or if that is not known."""
+    """The elements in another shape; None if no strides give it, or if that is not known."""
     if view.contiguous:
         strides: Shape | None = row_major_strides(shape)
     else:

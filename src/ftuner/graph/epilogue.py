@@ -126,7 +126,7 @@ class PendingRows(Pending):
         return None
 
     def reshaped(self, old: Shape, new: Shape, read_once: bool) -> PendingRows | None:
-        """The same rows in another shape, whose epilogue may still grow."""
+        """The rows in another shape, whose epilogue may still grow."""
         if not (read_once and self.flat) or len(new) < 2 or old[-1] != new[-1]:
             return None
         result = replace(self.result, type=TensorType(self.result.dtype, new))

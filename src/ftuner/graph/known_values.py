@@ -76,7 +76,7 @@ class KnownValues:
         self._presumed: dict[Value, _Presumption] = {}
 
     def within(self, builder: Building) -> KnownValues:
-        """The same of a graph within this one, which `builder` builds."""
+        """What is known in a graph within this one, which `builder` builds."""
         found = KnownValues(builder)
         found._elements, found._ratios = self._elements, self._ratios
         found._presumed = self._presumed
@@ -90,8 +90,8 @@ class KnownValues:
         return value if same else self._builder.constant(value.constant.reshape(()), value.dtype)
 
     def element_of(self, made: Application) -> Value | None:
-        """The same of the result of an operator; None if all operands are constants, which are
-        folded or too large to be."""
+        """What is known of an element of an operator's result; None if all operands are constants,
+        which are folded or too large to be."""
         op, inputs, attributes, _ = made
         if all(v.constant is not None for v in inputs):
             return None

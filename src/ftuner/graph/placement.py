@@ -135,8 +135,8 @@ class Placement:
         return form if dtype is None else self.converted(form, dtype)
 
     def converted(self, view: View, dtype: DType) -> View:
-        """The same elements in a dtype. Constants are converted when they are copied to a device,
-        or packed."""
+        """The elements in a dtype. Constants are converted when they are copied to a device, or
+        packed."""
         buffer, layout = view.buffer, view.layout
         if layout.dtype == dtype:
             return view

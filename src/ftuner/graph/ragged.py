@@ -105,7 +105,7 @@ class Rows:
         return count == self.count and self.stays(view.buffer, layout.offset, width, 1, others)
 
     def keeps(self, view: View, axis: int) -> bool:
-        """The same of a view, of which `axis` has the rows."""
+        """Whether a view, whose rows are along `axis`, keeps rows apart."""
         each = self.each(view.shape[axis])
         if each is None:
             return False
@@ -191,7 +191,7 @@ def ragged_steps(lowered: Lowered, exact: bool = True) -> RaggedSteps | None:
 def _of_one_kind(
     lowered: Lowered, candidates: Iterable[Rows], numbers: Sequence[int]
 ) -> RaggedSteps | None:
-    """Of the steps of some numbers, those that are row-wise by the best of some rows."""
+    """The steps of some numbers that are row-wise, by the candidate with most of them."""
     best = None
     for rows in candidates:
         reasons = ["not asked"] * len(lowered.steps)

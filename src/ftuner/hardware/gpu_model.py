@@ -96,7 +96,8 @@ class GpuHardware(Shown):
     provenance: Mapping[str, str] = field(default_factory=dict, compare=False, hash=False)
 
     def __hash__(self) -> int:
-        """Of few fields, because tiles are looked up by their machine and machines are few."""
+        """A hash of few fields, because tiles are looked up by their machine and machines are
+        few."""
         return hash((self.name, self.clock_hz, self.tuning))
 
     def summary(self) -> str:

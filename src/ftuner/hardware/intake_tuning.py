@@ -46,7 +46,7 @@ def _alone(default: Intake, where: str) -> Any:
 
 
 def _shared(default: Intake, where: str) -> Any:
-    """The same where all workers do."""
+    """A field for what is read by all workers at once."""
     where = f"{where}, all workers at once"
     return constant(default, "", f"How B is taken in: {where}", _AS_ALONE)
 

@@ -113,7 +113,7 @@ class InstructionSet:
 
 
 def float_multiply_adds(emitter: str, fused: bool) -> tuple[MultiplyAdd, ...]:
-    """The same multiply-add of float32 and of float64."""
+    """One multiply-add for float32 and for float64."""
     return tuple(MultiplyAdd(t, t, t, emitter, fused) for t in (FLOAT32, FLOAT64))
 
 
@@ -240,7 +240,7 @@ def instruction_set(name: str) -> InstructionSet:
 
 
 def instruction_sets(architecture: str) -> tuple[InstructionSet, ...]:
-    """Those of an architecture, narrow to wide; of two alike the one with fused multiply-add is
-    last, then the one that was added last."""
+    """The instruction sets of an architecture, narrow to wide; of two alike the one with fused
+    multiply-add is last, then the one that was added last."""
     rows = (row for row in INSTRUCTION_SETS.values() if row.architecture == architecture)
     return tuple(sorted(rows, key=lambda row: (row.vector_bytes, row.fused)))

@@ -178,7 +178,8 @@ class CpuHardware(Shown):
         )
 
     def __hash__(self) -> int:
-        """Of few fields, because libraries are looked up by their machine and machines are few."""
+        """A hash of few fields, because libraries are looked up by their machine and machines are
+        few."""
         return hash((self.name, self.cores, self.clock_hz, self.tuning))
 
     @property

@@ -236,7 +236,7 @@ def choose(
 
 
 def _mean_error(residuals: Array, table: Table) -> float:
-    """Of the plans that compete."""
+    """The mean error over the plans that compete."""
     index = competing(table)
     weights = balanced(table.take(index)).weight
     return float(np.average(np.abs(residuals[index]), weights=weights))

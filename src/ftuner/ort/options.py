@@ -183,7 +183,7 @@ class SessionOptions(Options):
         return Path(found) if found else None
 
     def copied(self) -> SessionOptions:
-        """The same options, which later changes of these do not change. Values are shared."""
+        """A copy of the options, which later changes of these do not change. Values are shared."""
         found = SessionOptions()
         found.settings, found._entries = copy(self.settings), copy(self._entries)
         found._given = Given(*map(copy, vars(self._given).values()))

@@ -247,7 +247,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:
-        """As `run`, with values for arrays. On a GPU, outputs stay there.
+        """Like `run`, with values for arrays. On a GPU, outputs stay there.
 
         Raises:
             ArgumentTypeError: a value is no OrtValue.
@@ -270,7 +270,7 @@ class InferenceSession:
         user_data: object,
         run_options: RunOptions | None = None,
     ) -> None:
-        """As `run`, in a thread of its own, which calls `callback(outputs, user_data, error)`.
+        """Like `run`, in a thread of its own, which calls `callback(outputs, user_data, error)`.
         `error` is empty, or the text of an error, without outputs.
 
         Raises:
@@ -376,7 +376,7 @@ class InferenceSession:
         self, shape: Sequence[int], element_type: object, device_type: str, device_id: int = 0,
         vendor_id: int = -1,
     ) -> OrtValue:  # fmt: skip
-        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        """Like `OrtValue.ortvalue_from_shape_and_type`."""
         return OrtValue.ortvalue_from_shape_and_type(
             shape, element_type, device_type, device_id, vendor_id
         )

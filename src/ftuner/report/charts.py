@@ -137,7 +137,7 @@ class _Square(NamedTuple):
         return x, y, (columns[1] - columns[0]) * across, (rows[1] - rows[0]) * down
 
     def labels(self) -> list[Html]:
-        """Those of the axes."""
+        """The labels of the axes."""
         return [
             svg.words(LEFT, TOP - 6, "0"),
             svg.words(self.width, TOP - 6, f"n = {self.n}", text_anchor="end"),

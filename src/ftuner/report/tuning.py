@@ -45,7 +45,8 @@ def funnel_rows(library: Library | GpuLibrary) -> list[tuple[str, str, str, str]
 def filter_rows(
     funnel: Funnel[Any], enumerated: str = "", kept: str = ""
 ) -> list[tuple[str, str, str, str]]:
-    """As `funnel_rows`, of a funnel; `enumerated` and `kept` say what these tiles are."""
+    """The rows of `funnel_rows` for one funnel; `enumerated` and `kept` say what these tiles
+    are."""
     left = funnel.enumerated
     rows = [("enumerated", "", str(left), enumerated)]
     for pruned in funnel.pruned:

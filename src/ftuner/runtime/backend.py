@@ -155,7 +155,8 @@ class Executable(ABC):
 
     @cached_property
     def _roughly(self) -> Joined | None:
-        """The same up to rounding: products by fewer rows of each request run together, too."""
+        """What runs the requests of a batch together, up to rounding: products by fewer rows of
+        each request run together, too."""
         found = self._ragged_steps(exact=False)
         return self._batches if found == self.ragged else self._batches_by(found)
 
@@ -215,8 +216,8 @@ class Executable(ABC):
 
     @abstractmethod
     def timed(self, arrays: Sequence[Any]) -> tuple[list[Any], list[float]]:
-        """As `run`, with steps that are launched one by one; returns the outputs, of the same bits,
-        and the seconds of each step. On a GPU the time is the device's.
+        """Like `run`, with steps that are launched one by one; returns the outputs, of the same
+        bits, and the seconds of each step. On a GPU the time is the device's.
 
         Raises:
             ShapeError, AllocationError, IndexRangeError: as `run`.

@@ -129,7 +129,7 @@ class Batches(ABC):
     def _together(
         self, batch: Sequence[Mapping[str, object]], exact: bool = True
     ) -> list[list[Any]] | None:
-        """As `run_batch`, by one program; None where each request is better a run."""
+        """Like `run_batch`, by one program; None where each request is better a run."""
         alone = self._joining
         if alone is None:
             return None
@@ -173,8 +173,8 @@ class Batches(ABC):
         return Binding(self._graph)
 
     def _without_padding(self, feeds: Mapping[str, object]) -> list[Any] | None:
-        """As `run`, of each request up to the last position that its mask has; None where there is
-        nothing to leave out, or a request without positions."""
+        """Like `run`, for each request up to the last position that its mask has; None where there
+        is nothing to leave out, or a request without positions."""
         padding, joining = self._padding, self._joining
         assert isinstance(padding, Padding)
         assert joining is not None

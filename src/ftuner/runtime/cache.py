@@ -155,7 +155,7 @@ class Cache:
     def write_file(
         self, kind: str, key: str, size: int, write: Callable[[BinaryIO], object]
     ) -> None:
-        """The same of a file of `size` bytes, whose content `write` gives."""
+        """Keep an entry of `size` bytes, which the function `write` writes to a file."""
         if size > self.max_bytes:
             return
         with self._warning("write", kind, key, "; nothing is kept for the next process"):

@@ -141,7 +141,7 @@ class Chain:
         return replace(self._graph, parts=tuple(parts))
 
     def all_executables(self) -> Iterator[Executable]:
-        """Those of the graph and of the graphs within its host nodes."""
+        """The executables of the graph and of the graphs within its host nodes."""
         for _, chains, executable in self._headers:
             if executable is not None:
                 yield executable

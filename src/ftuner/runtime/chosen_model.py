@@ -68,12 +68,12 @@ class ChosenModel(Model):
 
     @property
     def appended(self) -> dict[str, str]:
-        """Those of the last run."""
+        """The appended outputs of the last run."""
         return {} if self._last is None else self._last.appended
 
     @property
     def copied(self) -> dict[str, str]:
-        """Those of the last run."""
+        """The copied outputs of the last run."""
         return {} if self._last is None else self._last.copied
 
     @property
@@ -82,7 +82,7 @@ class ChosenModel(Model):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Those of the last run; before any, those that are known."""
+        """The steps of the last run; before any, those that are known."""
         return self._current.steps
 
     @property
@@ -98,7 +98,7 @@ class ChosenModel(Model):
         return self._last or self._initial
 
     def _run(self, feeds: Feeds, key: Array | None, note: Note | None = None) -> list[Any]:
-        """As `Model.run`.
+        """Like `Model.run`.
 
         Raises:
             UnsupportedOperatorError, GraphError: what the file computes of such inputs.
@@ -117,7 +117,7 @@ class ChosenModel(Model):
 
     @property
     def padding_kept(self) -> str:
-        """As of the model of the last run."""
+        """`Model.padding_kept` of the model of the last run."""
         return self._current.padding_kept
 
     def _ready(self, given: Mapping[str, Extents]) -> Prepared:

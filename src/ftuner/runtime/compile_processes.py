@@ -337,7 +337,7 @@ def answers(
 
 
 def _started(child: Child, module: str, count: int) -> list[_Process]:
-    """As many processes, or fewer where the system refuses."""
+    """Starts as many processes, or fewer where the system refuses."""
     found: list[_Process] = []
     folders = [str(PACKAGE.parent), *filter(os.path.isabs, sys.path)]
     command = [*child.command, "-c", CHILD, module, *folders]

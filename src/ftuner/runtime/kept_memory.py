@@ -112,7 +112,7 @@ class Memory:
 
 
 def together(parts: Sequence[Memory]) -> Memory:
-    """Of programs that run one after the other, and keep what they have: nothing, if there are
-    none."""
+    """What is kept of programs that run one after the other, and keep what they have: nothing, if
+    there are none."""
     nothing = (0,) * len(fields(Memory))
     return Memory(*map(sum, zip(nothing, *map(astuple, parts), strict=True)))

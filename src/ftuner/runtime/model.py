@@ -218,13 +218,13 @@ class Model(Batches, Shown):
         return self._ran(feeds)
 
     def run_noted(self, feeds: Mapping[str, object], note: Note) -> list[Any]:
-        """As `run`, with the same bits; `note` gets the steps and host nodes of the run with their
-        times. Steps are launched one by one, which takes longer; those that a CUDA graph captures
-        have one time for all. Raises what `run` raises."""
+        """Like `run`, with the same bits; `note` gets the steps and host nodes of the run with
+        their times. Steps are launched one by one, which takes longer; those that a CUDA graph
+        captures have one time for all. Raises what `run` raises."""
         return self._ran(feeds, note)
 
     def _ran(self, feeds: Mapping[str, object], note: Note | None = None) -> list[Any]:
-        """As `run`: by a variant where extents contradict the names of dims in the file."""
+        """Like `run`, by a variant where extents contradict the names of dims in the file."""
         key = self._keys.next() if self._draws else None
         if self.variants is None or not self.variants.used:
             try:
@@ -254,7 +254,8 @@ class Model(Batches, Shown):
     def _run(
         self, feeds: Mapping[str, object], key: Array | None, note: Note | None = None
     ) -> list[Any]:
-        """As `run`. `key`: of the random numbers that the run draws. `note`: as of `run_noted`."""
+        """Like `run`. `key`: of the random numbers that the run draws. `note`: as of
+        `run_noted`."""
         if self._unpads and note is None:
             found = self._without_padding(feeds)
             if found is not None:
@@ -262,8 +263,8 @@ class Model(Batches, Shown):
         return self._boundary.delivered(self._chain.run(self._operands(feeds, key), note), feeds)
 
     def remembered(self, calls: Any, arrays: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """As of `Executable.remembered`, of a model of one part that draws no random numbers; the
-        given cache for another one."""
+        """`Executable.remembered` of a model of one part that draws no random numbers; the given
+        cache for another one."""
         alone = self._chain.alone
         if alone is None or self._draws:
             return calls

@@ -82,7 +82,7 @@ class Request:
         )  # fmt: skip
 
     def _known_precision(self, backend: Backend) -> str:
-        """As `Options` has it.
+        """The precision as `Options` has it.
 
         Raises:
             ConfigurationError: an unknown one, or one that the device has no instruction for.

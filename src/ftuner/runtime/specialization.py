@@ -229,7 +229,7 @@ class SpecializedModel(ChosenModel):
         return None if self._random else _key_of(feeds, self._reads)
 
     def _asked(self, feeds: Feeds, key: Array | None, note: Note | None) -> tuple[Model, Feeds]:
-        """The same, of which all numbers are computed; the sizes alone."""
+        """The model for some feeds, all of whose numbers are computed, and the sizes found."""
         sizes: dict[str, Array] = {}
         at: Model | _Question = self._first
         is_new = False

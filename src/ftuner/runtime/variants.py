@@ -70,7 +70,7 @@ class Variants(Generic[M_co]):
         return None if known[0] is None else self._variant(known[0], dict(key))
 
     def of(self, shapes: Shapes) -> M_co | None:
-        """The same for shapes, of which some may be missing."""
+        """Like `model`, for shapes of which some may be missing."""
         wanted = self._wanted(shapes)
         return None if wanted is None else self._variant(wanted, shapes)
 

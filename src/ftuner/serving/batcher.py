@@ -120,7 +120,7 @@ class Batcher(Closing):
         return request.answer
 
     def run(self, feeds: Feeds) -> list[Any]:
-        """As `Model.run`, in a batch with the requests of other callers."""
+        """Like `Model.run`, in a batch with the requests of other callers."""
         return self.submit(feeds).result()
 
     async def run_async(self, feeds: Feeds) -> list[Any]:

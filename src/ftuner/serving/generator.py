@@ -141,7 +141,7 @@ class Generator(Closing):
         self, prompt: Sequence[int], *, max_tokens: int, end: Collection[int] = (),
         choose: Choose | None = None,
     ) -> AsyncIterator[int]:  # fmt: skip
-        """The same for `async for`."""
+        """Like `generate`, for `async for`."""
         return _stream(self._added(prompt, max_tokens, end, choose))
 
     def _added(

@@ -88,7 +88,7 @@ class _Matching:
         """The value of each known symbol."""
 
     def found(self) -> tuple[list[int | None], dict[int, int], list[int]] | None:
-        """As `_adapted` takes it; None if the graphs differ."""
+        """The graph as `_adapted` takes it; None if the graphs differ."""
         known, new = ([n for n in g.nodes if not _is_number(n)] for g in (self.known, self.new))
         if len(known) != len(new):
             return None

@@ -63,7 +63,8 @@ def _einsum(*xs: Value, equation: str) -> Value:
 def _distances(
     a: Value, b: Value, metric: Literal["euclidean", "sqeuclidean"] = "sqeuclidean"
 ) -> Value:
-    """Of each row of A to each row of B, by one product: `a a + b b - 2 a b`."""
+    """The squared distance of each row of A to each row of B: `a a + b b - 2 a b`, by one
+    product."""
     if a.rank != 2 or b.rank != 2:
         raise malformed(f"distances of {a.type} and {b.type}; expected two axes each")
     require(minimum(a.shape[1], 1), 1, f"distances of {a.type} and {b.type}")

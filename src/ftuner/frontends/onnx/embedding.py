@@ -74,7 +74,7 @@ def _embed(node: NodeView, epsilon: Epsilon = _EPSILON) -> Sequence[Value]:
 
 @onnx("QEmbedLayerNormalization", domain=MICROSOFT)
 def _quantised_embed(node: NodeView, epsilon: Epsilon = _EPSILON) -> Sequence[Value]:
-    """The same of tables that are levels: scales are inputs 8 to 12, zero points 13 to 17."""
+    """Embeds by tables that are levels: scales are inputs 8 to 12, zero points 13 to 17."""
 
     def read(number: int, index: Value | None) -> Value:
         scale = scalar_of(node.input(number + 6), "a scale")

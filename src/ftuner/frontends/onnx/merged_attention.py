@@ -150,7 +150,7 @@ def _qattention(
     scale: Value, mask: Value | None, x_zero: Value | None, zero: Value | None,
     past: Value | None,
 ) -> Sequence[Value]:  # fmt: skip
-    """The same of a quantised input and weight."""
+    """Attention of a quantised input and weight."""
     qkv = integer_product_as_float(x, weight, x_scale, scale, x_zero, zero, None)
     if qkv.rank != 3:
         raise malformed(f"attention of {x.type}")

@@ -160,7 +160,7 @@ def _resize(
 def upsampled(
     node: NodeView, x: Value, scales: Sequence[tuple[Dim, Dim]], coordinates: str = "asymmetric"
 ) -> Value:
-    """As before opset 11, where positions are asymmetric."""
+    """Resizes as before opset 11, where positions are asymmetric."""
     kind = node.one_of("mode", ("nearest", "linear"), "nearest")
     if coordinates not in COORDINATES or coordinates == CROPS:
         raise malformed(f"coordinate_transformation_mode {coordinates!r}")

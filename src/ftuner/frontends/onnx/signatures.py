@@ -181,7 +181,7 @@ class Signature:
 
     @cached_property
     def attributes(self) -> list[_Attribute]:
-        """Those that the function takes.
+        """The attributes that the function takes.
 
         Raises:
             ConfigurationError: a parameter has no annotation that says what it is.

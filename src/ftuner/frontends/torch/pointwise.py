@@ -102,7 +102,7 @@ def _rounded(x: Value, decimals: int) -> Value:
 
 @aten("sign", "sgn")
 def _sign(x: Value) -> Value:
-    """Of NaN it is zero."""
+    """The sign; zero for NaN."""
     if x.dtype == BOOL:
         return x
     above = where(x > 0, x.like(1), 0)
@@ -268,7 +268,7 @@ def _atan2(y: Value, x: Value) -> Value:
 
 @aten("angle")
 def _angle(x: Value) -> Value:
-    """Of a real number."""
+    """The angle of a real number."""
     x = floating(x)
     return where(isnan(x), x, where(x < 0, math.pi, x.like(0)))
 

@@ -90,7 +90,7 @@ def _bilinear(input1: Value, input2: Value, weight: Value, bias: Value | None = 
 
 @aten("cdist", "_cdist_forward")
 def _distances(x1: Value, x2: Value, p: float = 2) -> Value:
-    """Of each row of x1 to each row of x2, from their differences."""
+    """The distance of each row of x1 to each row of x2, from their differences."""
     apart = abs(x1.unsqueeze([x1.rank - 1]) - x2.unsqueeze([x2.rank - 2]))
     last = [apart.rank - 1]
     if p == 2:

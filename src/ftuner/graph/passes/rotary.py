@@ -197,7 +197,7 @@ def _sliced(around: Surroundings, value: Value, which: int, interleaved: bool) -
 
 
 def _taken(around: Surroundings, value: Value, which: int, interleaved: bool) -> Value | None:
-    """The same where the last axis was split in two and one of them was indexed."""
+    """The pair where the last axis was split in two and one of them was indexed."""
     squeeze = around.producer(value, "reshape")
     node = around.producer(squeeze.inputs[0], "slice") if squeeze is not None else None
     split = around.producer(node.inputs[0], "reshape") if node is not None else None

@@ -143,7 +143,7 @@ class ScoresReader:
         return None if shape is None else value.reshape(shape)
 
     def _factor(self, value: Value) -> tuple[Value, float]:
-        """As `scaled`, of several factors in a row that no other node reads."""
+        """Like `scaled`, for several factors in a row that no other node reads."""
         total = 1.0
         for _ in range(MAX_FACTORS):
             base, factor = scaled(self._around, value)

@@ -129,7 +129,7 @@ def _of_levels(node: Node, around: Surroundings, whole: bool = False) -> Value |
 
 @rule("convolution")
 def convolution_of_levels(node: Node, around: Surroundings) -> Value | None:
-    """The same for a convolution that is not in groups."""
+    """The rewrite for a convolution that is not in groups."""
     return _of_levels(node, around)
 
 

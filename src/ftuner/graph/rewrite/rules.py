@@ -112,7 +112,8 @@ def expm1(x: Value) -> Value:
 
 @rule(lambda x: log(sigmoid(x)))
 def log_sigmoid(x: Value) -> Value:
-    """As PyTorch exports it. In float32, the sigmoid of -104 is zero, and that of 17 is one."""
+    """The form that PyTorch exports. In float32, the sigmoid of -104 is zero, and that of 17 is
+    one."""
     return -apply("softplus", -x)
 
 

@@ -59,7 +59,7 @@ class Attention:
         scale: float | None = None, q_offsets: object | None = None,
         k_offsets: object | None = None, out: object | None = None,
     ) -> Any:  # fmt: skip
-        """As `ftuner.attention`, of arrays and tensors."""
+        """`ftuner.attention`, of arrays and tensors."""
         result = self._computed(q, k, v, mask, causal, scale, q_offsets, k_offsets, out)
         return given_back(result, out, q, k, v)
 

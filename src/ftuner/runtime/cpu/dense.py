@@ -187,6 +187,6 @@ def _as_matrix(x: Array) -> Array:
 
 
 def _as_matrix_view(y: Array) -> Array | None:
-    """The same as a view, or None if strides do not allow one."""
+    """The matrix as a view, or None if strides do not allow one."""
     matrix = _as_matrix(y)
     return matrix if np.may_share_memory(matrix, y) else None

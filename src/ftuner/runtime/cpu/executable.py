@@ -153,7 +153,7 @@ class CompiledGraph(Executable):
         return (self._batches or self._apart) if self._kept.limit is None else None
 
     def run_apart(self, batch: Sequence[Sequence[Array]]) -> list[list[Array]]:
-        """As `run_batch`, of requests of which no rows run together."""
+        """Like `run_batch`, for requests of which no rows run together."""
         found = self._apart if len(batch) > 1 else None
         return [*map(self.run, batch)] if found is None else found.run(batch, True)
 

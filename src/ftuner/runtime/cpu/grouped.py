@@ -26,7 +26,7 @@ class GroupedMatmul:
         self._matmul = matmul
 
     def __call__(self, groups: Groups) -> list[Any]:
-        """As `ftuner.grouped_matmul`, of arrays and tensors."""
+        """`ftuner.grouped_matmul`, of arrays and tensors."""
         a = [as_array(x, f"a[{i}]") for i, x in enumerate(groups.a)]
         b = [as_array(x, f"b[{i}]") for i, x in enumerate(groups.b)]
         for name, arrays in (("a", a), ("b", b)):

@@ -298,7 +298,7 @@ class Kernels:
     def bundles(
         self, libraries: Mapping[LibraryName, Sequence[Family]], bundles: Iterable[Bundle]
     ) -> list[Bundle]:
-        """Those of families of libraries, some more, and what they need."""
+        """The bundles of families of libraries, some more, and what they need."""
         wanted = dict.fromkeys([self._runtime_bundle(), *bundles])
         for name, families in libraries.items():
             library = build_library(self.hardware, self.isa.name, *name)
@@ -316,7 +316,7 @@ class Kernels:
         return _linked([found[bundle].data for bundle in bundles])
 
     def kept_image(self, bundles: Sequence[Bundle]) -> Image | None:
-        """The same of objects that the cache has; None if it lacks one."""
+        """The image of objects that the cache has; None if it lacks one."""
         found: list[bytes] = []
         for bundle in bundles:
             data = self.cache.read(OBJECTS, bundle_key(bundle, self._llvm_target))

@@ -37,7 +37,7 @@ class Matmul:
     def __call__(
         self, a: object, b: object, out: object | None = None, accumulate: bool = False
     ) -> Any:
-        """As `ftuner.matmul`, of arrays and tensors."""
+        """`ftuner.matmul`, of arrays and tensors."""
         found = None
         if not accumulate:
             try:

@@ -149,7 +149,7 @@ class CpuSession:
             self._hardware = hardware
 
     def use(self, hardware: CpuHardware) -> None:
-        """As `adopt`, for this process alone: nothing is kept.
+        """Like `adopt`, for this process alone: nothing is kept.
 
         Raises:
             ConfigurationError: this process has computed with another tuning.

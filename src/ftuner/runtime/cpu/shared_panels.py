@@ -91,7 +91,7 @@ def panels_room(hardware: CpuHardware) -> float:
 
 
 def _walks(address: int, panels: int, workers: int) -> bool:
-    """As `SharedPanels.able`, of the plan at an address."""
+    """`SharedPanels.able` of the plan at an address."""
     plan = _PLAN.from_address(address)
     share = plan[Plan.WORKER_RECORDS :]
     if plan[Plan.PARTS] > 1 or share[Worker.PACK_COUNT] or share[Worker.BATCH_END] != 1:

@@ -216,13 +216,13 @@ class CompiledStep(ABC):
 
     @property
     def weight_panels(self) -> tuple[int, int]:
-        """Of a product whose chunks may be panels of a weight: their number, and the bytes of all.
-        Zeros of any other step."""
+        """The number of panels of a weight that chunks of a product may be, and the bytes of all;
+        zeros for any other step."""
         return 0, 0
 
     def order_of_sums(self, rows: Rows, count: int, workers: int) -> Hashable:
-        """Of a row-wise step of `count` rows: what the bits of a row depend on beside its operands;
-        None if that differs between rows. Reductions of nests have one order."""
+        """For a row-wise step of `count` rows: what the bits of a row depend on beside its
+        operands; None if that differs between rows. Reductions of nests have one order."""
         return ""
 
 

@@ -274,7 +274,7 @@ class TaskGroups:
         self._known.clear()
 
     def fields(self, variants: Sequence[int]) -> list[tuple[Field, ...]]:
-        """Of each task the values that are no part of its plan."""
+        """For each task, the values that are no part of its plan."""
         return [
             task.fields(self._layouts, variants[row])
             for task, row in zip(self._tasks, self.rows, strict=True)

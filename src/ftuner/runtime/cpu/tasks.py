@@ -104,7 +104,7 @@ class Condition(ABC):
 
 @dataclass(frozen=True)
 class EqualTasks(Task):
-    """As many tasks of equal duration as a dim says."""
+    """Tasks of equal duration, whose number is a dim."""
 
     dim: int
     """The number of the dim."""

@@ -35,7 +35,7 @@ class Attention:
         scale: float | None = None, q_offsets: object | None = None,
         k_offsets: object | None = None, out: object | None = None,
     ) -> Tensor:  # fmt: skip
-        """As `ftuner.attention`, for tensors on the device of the kernels."""
+        """`ftuner.attention`, for tensors on the device of the kernels."""
         key, options = None, (causal, scale, q_offsets, k_offsets)
         given = [x for x in (q, k, v, mask, out) if x is not None]
         if all(map(_is_simple, options)):

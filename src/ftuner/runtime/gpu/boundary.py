@@ -31,7 +31,7 @@ class GpuBoundary(Boundary):
         """Names of bfloat16 outputs, which NumPy arrays cannot hold."""
 
     def admitted(self, feeds: Mapping[str, object]) -> list[Any]:
-        """As the contract says.
+        """The operands, on the device; see `runtime.backend.Boundary`.
 
         Raises:
             UnsupportedKernelError: a CUDA graph is being captured, and the run would wait for the

@@ -88,7 +88,7 @@ class GroupedMatmul:
         self._prepared: dict[_Like, _Prepared] = {}
 
     def __call__(self, groups: Groups) -> list[Tensor]:
-        """As `ftuner.grouped_matmul`, for tensors on the device."""
+        """`ftuner.grouped_matmul`, for tensors on the device."""
         a = [as_tensor(x, f"a[{i}]", self.device) for i, x in enumerate(groups.a)]
         b = [as_tensor(x, f"b[{i}]", self.device) for i, x in enumerate(groups.b)]
         if not a:

@@ -28,7 +28,7 @@ class Matmul:
     def __call__(
         self, a_given: object, b_given: object, out: object | None = None, accumulate: bool = False
     ) -> Tensor:
-        """As `ftuner.matmul`, for tensors on the device of the products."""
+        """`ftuner.matmul`, for tensors on the device of the products."""
         given = (a_given, b_given) if out is None else (a_given, b_given, out)
         key = call_key((bool(accumulate), out is None), given)
         found = self._cache.again(key, out)

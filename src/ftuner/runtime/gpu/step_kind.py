@@ -181,7 +181,8 @@ class Together(ABC):
 
     @abstractmethod
     def alike(self, values: Sequence[int]) -> Alike | None:
-        """Of a request, for its values of the dims; None if there is nothing to do."""
+        """What a launch asks of a request, for its values of the dims; None if there is nothing to
+        do."""
 
     @abstractmethod
     def wanted(self, values: Sequence[int]) -> list[Source]:

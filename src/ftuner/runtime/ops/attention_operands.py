@@ -17,7 +17,7 @@ from ftuner.runtime.ops.operands import Operand, on_gpu, same_dtype
 
 
 class Extents(NamedTuple):
-    """Of one attention."""
+    """The extents of one attention."""
 
     batch: tuple[int, ...]
     heads: int

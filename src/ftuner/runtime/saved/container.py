@@ -150,7 +150,8 @@ def read(path: Path, threads: int) -> Opened:
 
 
 def read_open(descriptor: int, threads: int) -> Opened:
-    """The same of a regular file that is open. Raises ParseError, SavedModelError or OSError."""
+    """Check and map a regular file that is open. Raises ParseError, SavedModelError or
+    OSError."""
     size = os.fstat(descriptor).st_size
     if size < _BEGIN:
         raise ParseError(f"it has {size} bytes")
@@ -213,7 +214,8 @@ def _digests(file: BinaryIO, first: int, size: int) -> list[str]:
 
 def _chunk_digests(data: memoryview, threads: int) -> list[str]:
     def digest(at: int) -> str:
-        """Of the sums of the chunk's rows and columns: five times as fast as of its bytes."""
+        """A digest of the sums of the chunk's rows and columns: five times as fast as of its
+        bytes."""
         chunk = data[at : at + CHUNK_BYTES]
         whole = len(chunk) // _ROW_BYTES * _ROW_BYTES
         words = np.frombuffer(chunk[:whole], np.uint64).reshape(-1, _ROW_BYTES // 8)

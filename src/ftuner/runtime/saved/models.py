@@ -214,7 +214,7 @@ class Sections:
         return number
 
     def array(self, array: Array) -> int:
-        """The same of the elements of an array that lives as long as this does."""
+        """The number of the section of an array, which lives as long as this does."""
         number = self._arrays.get(id(array))
         if number is None:
             elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -124,8 +124,8 @@ class Layouts:
         return found
 
     def plan_key(self, numbers: Sequence[int]) -> tuple[tuple[object, ...], tuple[int, ...]]:
-        """Of some layouts, what the symbols do not decide, and the numbers of the dims that they
-        do, each once."""
+        """The key of some layouts: what the symbols do not decide, and the numbers of the dims that
+        they do, each once."""
         rows = [self._rows[n] for n in numbers]
         read = [n for shape, strides, _ in rows for n in (*shape, *strides)]
         decided = list(dict.fromkeys(n for n in read if self._dims.constant(n) is None))

@@ -59,7 +59,7 @@ class Body:
 
     @property
     def widened(self) -> Body:
-        """The same lanes of float64."""
+        """The lanes, as float64."""
         return Body(self.builder, like(self.type, ir.DoubleType()), FLOAT64, self.fused)
 
     def number(self, value: float) -> ir.Constant:

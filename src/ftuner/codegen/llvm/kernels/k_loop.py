@@ -211,7 +211,7 @@ class KLoop:
     def _in_k_streams(
         self, values: Sequence[ir.Value], k: ir.Value, streams: Sequence[Stream]
     ) -> tuple[ir.Value, list[ir.Value]]:
-        """As `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
+        """Like `_in_turn`, but k is cut into even streams, which take a step in turns. Chains take
         streams in turns."""
         builder, chains = self._builder, self._kernel.tile.chains
         streams_log2 = builder.slot(self._context, Context.K_STREAMS)

@@ -67,7 +67,7 @@ def _divided(b: IRBuilder, x: ir.Value, y: ir.Value) -> tuple[ir.Value, ir.Value
 
 
 def _scaled(b: IRBuilder, x: ir.Value, y: ir.Value) -> Result:
-    """As `core.symbolic.scaled_value`, which rounds to double precision first."""
+    """Emits `core.symbolic.scaled_value`, which rounds to double precision first."""
     single = ir.FloatType()
     factor = b.bitcast(b.trunc(y, I32), single)
     found = b.fmul(b.fptrunc(b.sitofp(x, ir.DoubleType()), single), factor)

@@ -42,7 +42,7 @@ class Bundle:
     compiled first."""
 
     def __hash__(self) -> int:
-        """Of the symbols, which name the functions uniquely."""
+        """A hash of the symbols, which name the functions uniquely."""
         return hash(self.symbols)
 
     @property

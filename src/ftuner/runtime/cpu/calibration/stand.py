@@ -157,8 +157,8 @@ class Stand:
         return self.bed.trial(covered, weights, kernels)
 
     def timed(self, trials: Sequence[Trial], rounds: int, share: float = 1.0) -> list[Timing]:
-        """Of `rounds` rounds, and of more while the times are not steady and `share` of the time
-        that is left has not passed."""
+        """The times of `rounds` rounds, and of more while the times are not steady and `share` of
+        the time that is left has not passed."""
         now = time.perf_counter()
         deadline = now + share * max(self.deadline - now, 0.0)
         return timed(trials, rounds, deadline, STEADY, self.pace)
@@ -181,7 +181,7 @@ class Stand:
         return overlapped(cycles, self.fetch_cycles(self.hardware.levels[1]) / share, overlap)
 
     def own_cycles(self, segments: Segments, tuning: CpuTuning) -> float:
-        """The same of all tiles of a panel."""
+        """The cycles of all tiles of a panel."""
         share, overlap = tuning.l2_share, tuning.l2_overlap
         return sum(tiles * self.l2_cycles(mr, share, overlap) for mr, tiles in segments)
 
