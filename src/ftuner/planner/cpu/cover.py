@@ -13,14 +13,16 @@ from typing import NamedTuple
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
 from ftuner.core.frozen import dataclass
 from ftuner.cost.cpu.correction import Correction
-from ftuner.cost.cpu.correction_features import SEVERAL, cover_features, kind_of
+from ftuner.cost.cpu.correction_features import KINDS, cover_features
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
     AT_HAND,
+    SEVERAL,
     FarPanel,
     Reading,
     dot_step_cycles,
     dot_tile_cycles,
+    kind_of,
     overlapped,
     reading,
     step_cycles,
@@ -31,6 +33,7 @@ from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.cpu.library import Family
 
+_SEVERAL = KINDS.index(SEVERAL)
 Segments = tuple[tuple[int, int], ...]
 """(mr, tiles) of successive row tiles."""
 PERIODS = 3
@@ -194,7 +197,8 @@ class CoverTable:
         if not segments:
             return 0
         tile = self._family.by_height[segments[0][0]].tile
-        return kind_of(tile, sum(tiles for _, tiles in segments), self._tuning)
+        alone = sum(tiles for _, tiles in segments) == 1
+        return KINDS.index(kind_of(self._tuning, tile, alone))
 
     def features(self, segments: Segments) -> tuple[float, ...]:
         """The features of a cover by some row tiles, for a learned correction. Covers that are not
@@ -276,7 +280,7 @@ class CoverTable:
             rest.fixed + more * fixed,
             wait,
             self._reading,
-            SEVERAL,
+            _SEVERAL,
             rest.factor,
         )
         self._last = (rows, cover)
