@@ -22,7 +22,7 @@ from ftuner.cost.gpu.product import (
     estimate_product,
     tiling_of,
 )
-from ftuner.cost.gpu.tile import tile_cost
+from ftuner.cost.gpu.tile import ProductForm, tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
@@ -38,11 +38,9 @@ def estimate_plan(hardware: GpuHardware, plan: ProductPlan) -> ProductEstimate:
     """Returns the estimate of a plan on a chip, by terms. The chip may differ in rates and
     constants from the one that the plan was made for; the plan's tiles fit both."""
     problem, kernel = plan.problem, plan.kernel
-    costs = []
+    form, costs = ProductForm(kernel.dtype, kernel.multiply, kernel.alignment), []
     for tile in kernel.tiles:
-        cost = tile_cost(
-            hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment, kernel.warpgroups
-        )
+        cost = tile_cost(hardware, tile, form, kernel.warpgroups)
         assert cost is not None
         costs.append(cost)
     tiling = tiling_of(
