@@ -25,7 +25,6 @@ from ftuner.runtime.gpu.step_kind import (
     StepKind,
     Together,
     are_read_in_place,
-    exist,
     nowhere,
     reversed_bytes,
 )
@@ -46,8 +45,8 @@ class BoundAttention(Rehearsal):
 
     def __init__(self, attentions: Attentions, how: How, operands: Sequence[BoundOperand]) -> None:
         """`operands`: q, k, v, the mask and the sinks if there are any, and the result."""
-        super().__init__([x.memory for x in operands])
-        self._attentions, self._how, self._operands = attentions, how, operands
+        super().__init__(operands)
+        self._attentions, self._how = attentions, how
 
     def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
         found = self._attentions.run(self._tensors(arrays), self._how)
@@ -56,10 +55,6 @@ class BoundAttention(Rehearsal):
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
         found = self._attentions.workspace_bytes(self._tensors(arrays), self._how)
         return found + reversed_bytes(self._operands, arrays)
-
-    @property
-    def exists(self) -> bool:
-        return exist(self._operands)
 
     def alike(self) -> Alike:
         """Of operands that may have no data."""

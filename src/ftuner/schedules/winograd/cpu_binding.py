@@ -59,7 +59,7 @@ from ftuner.schedules.winograd.cpu_plan import (
 )
 from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
 from ftuner.schedules.winograd.step import CommonWinogradStep, WinogradStep, step_of
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.ukernels.cpu.library import build_library
 
 S = TypeVar("S", bound=CommonWinogradStep)
 C = TypeVar("C", bound="CommonWinogradChoice")
@@ -86,13 +86,9 @@ class Planners(NamedTuple):
 
 def planners_of(x: View, epilogue: Expr, hardware: CpuHardware, isa: str) -> Planners:
     """The planners of a convolution of x."""
-    names = (library_of(x, expr) for expr in (COMMON, epilogue))
-    return Planners(*(planner_for(build_library(hardware, isa, *name)) for name in names))
-
-
-def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
-    """The library of the products of x: without an epilogue those of transformed inputs."""
-    return LibraryName(product_types(x.layout.dtype), epilogue)
+    types = product_types(x.layout.dtype)
+    libraries = (build_library(hardware, isa, types, expr) for expr in (COMMON, epilogue))
+    return Planners(*map(planner_for, libraries))
 
 
 class CommonWinogradCut(NamedTuple):
