@@ -120,10 +120,12 @@ class ProductPlanner:
         return tuple(ranked.candidate for ranked in known or self._known(problem))
 
     def _known(self, problem: ProductProblem) -> tuple[RankedCandidate, ...]:
-        # A cheap candidate first, so that others are rejected by their lower bounds.
+        # A cheap candidate first, so that others are rejected by their lower bounds; single tiles
+        # before pairs.
+        made = self._make_candidates(problem)
         found = tuple(
             RankedCandidate(c.least_s, c.least_s_per_row, c.granule, c.entries, c)
-            for c in sorted(self._make_candidates(problem), key=_promise)
+            for c in sorted(made, key=lambda c: (c.least_s_per_row, len(c.tiles)))
         )
         self._ranked.add(problem[1:], found)
         return found
@@ -161,11 +163,6 @@ class ProductPlanner:
                 self._kernels.clear()
             self._kernels[key] = found
         return found
-
-
-def _promise(candidate: Candidate) -> tuple[float, int]:
-    """Returns a sort key: the lower bound of seconds per row, then single tiles before pairs."""
-    return candidate.least_s_per_row, len(candidate.tiles)
 
 
 @lru_cache(maxsize=64)
