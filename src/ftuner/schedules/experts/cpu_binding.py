@@ -42,7 +42,7 @@ from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.experts.cpu_cost import experts_cost
 from ftuner.schedules.experts.cpu_record import Experts
 from ftuner.schedules.experts.step import ExpertsStep
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.ukernels.cpu.library import build_library
 
 BOUND_SLOTS = (
     Experts.BLOCK,
@@ -148,10 +148,6 @@ class CompiledExperts(CompiledStep):
         records.check(at + StepSlot.STATUS, (f"{where}number of an expert",))
 
 
-def _library(step: ExpertsStep) -> LibraryName:
-    return LibraryName(product_types(step.x.layout.dtype), COMMON)
-
-
 class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
     """Expert products are one kernel, which calls uKernels of the library."""
 
@@ -161,7 +157,7 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
         self, step: ExpertsStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         _, k, n = step.extents
-        library = build_library(hardware, isa, *_library(step))
+        library = build_library(hardware, isa, product_types(step.x.layout.dtype), COMMON)
         return for_packed_weight(library, n, best_width(planner_for(library), n, k, workers))
 
     def bundle(self, step: ExpertsStep, hardware: CpuHardware, isa: Isa) -> Bundle:

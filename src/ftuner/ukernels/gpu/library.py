@@ -72,15 +72,11 @@ class GpuLibrary:
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Returns every uKernel that a plan may launch for such operands: each tile with and
         without split-k, and each pair."""
-        found = []
-        for tiles in self.covers(alignment, window):
-            for split in (False, True) if len(tiles) == 1 else (False,):
-                found.append(
-                    self.kernel(
-                        tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            self.kernel(tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window)
+            for tiles in self.covers(alignment, window)
+            for split in ((False, True) if len(tiles) == 1 else (False,))
+        )
 
     def covers(self, alignment: int, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
