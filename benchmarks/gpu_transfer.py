@@ -21,7 +21,7 @@ from benchmarks.results import load
 from ftuner.core.dtype import FLOAT16
 from ftuner.core.gpu.tile import BlockTile
 from ftuner.cost.gpu.product import chip_of, tiling_of
-from ftuner.cost.gpu.tile import tile_cost
+from ftuner.cost.gpu.tile import ProductForm, tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.hardware.recorded import load_recorded, recorded_names
 from ftuner.planner.gpu.candidates import Candidate
@@ -72,7 +72,7 @@ def seconds(
     hardware: GpuHardware, tile: BlockTile, problem: ProductProblem, split_k: int, chained: bool
 ) -> float | None:
     """The estimate by one tile, whether or not the library has it; None if it does not fit."""
-    cost = tile_cost(hardware, tile, FLOAT16, "float16")
+    cost = tile_cost(hardware, tile, ProductForm(FLOAT16, "float16"))
     if cost is None:
         return None
     chip, tiling = chip_of(hardware, FLOAT16), tiling_of(

@@ -29,7 +29,6 @@ FILES_OF_SCHEDULES = {
 }  # fmt: skip
 """The layer of each file of a schedule, by a word of its name."""
 BUILT_ON = {
-    "grouped_convolution": {"convolution"},
     "winograd": {"convolution"},
     "line_winograd": {"convolution", "winograd"},
     "stripes": {"convolution", "depthwise"},

@@ -90,4 +90,4 @@ def _covers(
     elif 2 < rows <= candidate.family.max_mr:
         segments.append(((rows - rows // 2, 1), (rows // 2, 1)))
     for some in dict.fromkeys(segments):
-        yield some, planner.estimate_covered(candidate, m, some)
+        yield some, candidate.estimate_covered(m, some)

@@ -120,7 +120,7 @@ def features_of(problem_k: int, n: int = 768, m: int = 5) -> tuple[float, ...]:
     """Of the first candidate of a product."""
     planner = Planner(build_library(machine(NAME), "avx512", product_types(FLOAT32)))
     candidate = planner.candidates(panel_problem(n, problem_k, 4, m, 1))[0]
-    return planner.features(candidate, candidate.table[m].segments)[0]
+    return candidate.features()
 
 
 def test_what_was_not_seen_keeps_its_estimate() -> None:

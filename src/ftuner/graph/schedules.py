@@ -49,8 +49,9 @@ SCHEDULES = (
     Schedule("product", ("matmul", "narrow_matmul", "word_matmul", "block_matmul")),
     Schedule("attention", ("attention", "word_attention")),
     Schedule("depthwise", ("convolution", "window_reduce")),
-    Schedule("grouped_convolution", ("convolution",)),
-    Schedule("convolution", ("convolution", "word_convolution")),
+    Schedule(
+        "convolution", ("convolution", "word_convolution"), more_kinds=("grouped_convolution",)
+    ),
     Schedule("winograd", rewrites=True),
     Schedule("line_winograd", rewrites=True),
     Schedule("stripes", rewrites=True, more_kinds=("whole",)),

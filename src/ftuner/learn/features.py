@@ -167,7 +167,8 @@ def _features(
     candidate = planner.candidate(problem, choice)
     if max(mr for mr, _ in plan.segments) > candidate.family.max_mr:
         return None
-    return planner.features(candidate, plan.segments)
+    table = candidate.table
+    return candidate.features(), table.features(plan.segments), table.kind(plan.segments)
 
 
 @lru_cache(maxsize=64)

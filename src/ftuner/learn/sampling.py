@@ -97,7 +97,7 @@ def sample_of(
     """A plan that was timed, with its estimate by `planner`. `chosen`: whether `planner` chose
     it."""
     problem, choice = plan.problem, plan.choice
-    terms = planner.estimate_covered(planner.candidate(problem, choice), problem.m, segments)
+    terms = planner.candidate(problem, choice).estimate_covered(problem.m, segments)
     return Sample(
         isa=setting.isa, dtype=setting.dtype, workers=problem.workers, level=setting.level,
         problem=SampleProblem(problem.m, problem.n, problem.k),
@@ -197,7 +197,7 @@ class _Sampler:
         plans = [(chosen, chosen.shares[0].bands[0].segments)]
         ranked: list[tuple[float, Plan, Segments]] = []
         for entry in competing(self._planner, problem, best_reading):
-            terms = self._planner.estimate_covered(entry.candidate, m, entry.segments)
+            terms = entry.candidate.estimate_covered(m, entry.segments)
             ranked.append((terms.seconds, entry.plan, entry.segments))
         ranked.sort(key=lambda place: place[0])
         others = [

@@ -53,15 +53,11 @@ class Sieve(Generic[Tile]):
     def __init__(self, tiles: Iterable[Tile]) -> None:
         self.left = list(tiles)
         self.enumerated = len(self.left)
-        self._pruned: list[Pruned[Tile]] = []
-
-    @property
-    def pruned(self) -> tuple[Pruned[Tile], ...]:
-        return tuple(self._pruned)
+        self.pruned: tuple[Pruned[Tile], ...] = ()
 
     def keep(self, name: str, reason: str, passes: Callable[[Tile], bool]) -> None:
         """Take out the tiles that do not pass."""
         passing = [passes(t) for t in self.left]
         out = tuple(t for t, passed in zip(self.left, passing, strict=True) if not passed)
         self.left = list(compress(self.left, passing))
-        self._pruned.append(Pruned(name, reason, out))
+        self.pruned += (Pruned(name, reason, out),)

@@ -46,14 +46,11 @@ def _hard_swish(x: mpmath.mpf) -> mpmath.mpf:
     return x * min(max(x + 3, mpmath.mpf(0)), mpmath.mpf(6)) / 6
 
 
+_OF_MPMATH = "exp log log1p tanh erf sin cos tan atan asin acos sinh cosh asinh acosh atanh"
 EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
-    "exp": mpmath.exp,
+    **{name: getattr(mpmath, name) for name in _OF_MPMATH.split()},
     "expm1": _expm1,
-    "log": mpmath.log,
-    "log1p": mpmath.log1p,
-    "tanh": mpmath.tanh,
     "sigmoid": lambda x: gated(mpmath.mpf(1), x),
-    "erf": mpmath.erf,
     "erfc": _erfc,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
@@ -61,17 +58,6 @@ EXACT: Mapping[str, Callable[[mpmath.mpf], mpmath.mpf]] = {
     "softplus": _softplus,
     "mish": _mish,
     "hard_swish": _hard_swish,
-    "sin": mpmath.sin,
-    "cos": mpmath.cos,
-    "tan": mpmath.tan,
-    "atan": mpmath.atan,
-    "asin": mpmath.asin,
-    "acos": mpmath.acos,
-    "sinh": mpmath.sinh,
-    "cosh": mpmath.cosh,
-    "asinh": mpmath.asinh,
-    "acosh": mpmath.acosh,
-    "atanh": mpmath.atanh,
 }
 
 INF, NAN = math.inf, math.nan

@@ -10,6 +10,7 @@ from tests.gpu_kernels import BLOCK_SIZES
 
 from ftuner.codegen.triton.source import load
 from ftuner.core.access import Kernel
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.evaluation import evaluate
 from ftuner.core.gpu.schedule import Schedule, best_schedule, reduced_elements, schedules_of
 from ftuner.schedules.nest.gpu_kernel import NestKernel
@@ -37,8 +38,8 @@ def launch(
     """Run a kernel; `operands` are all those of the nest. `parts`: of a split schedule. Returns the
     status."""
     status = torch.zeros(1, dtype=torch.int32)
-    arguments = [*(operands[n] for n in kernel.operands), *results]
-    assert len(results) == kernel.results
+    arguments = [*(operands[n] for n in operand_numbers(kernel.kernel)), *results]
+    assert len(results) == len(kernel.kernel.values)
     if kernel.checks:
         arguments.append(status)
     dims = [evaluate(dim, bindings) for dim in kernel.parameters]

@@ -140,7 +140,7 @@ def test_bits_of_halves(half: str, other: str) -> None:
 def test_arguments() -> None:
     case = Case("gather", (("bfloat16", (A, 48)), ("int32", (B,))), {"axis": 0, "node": "embed"})
     made = nest_kernel(HalfCase(case.op, case.operands, case.attributes).kernel())
-    assert (made.operands, made.results, made.checks) == ((0, 1), 1, ("embed",))
+    assert made.checks == ("embed",)
     assert made.parameters == (B, A)
     assert [(a.type, a.divisor) for a in made.source.arguments] == [
         ("*bf16", 16), ("*i32", 16), ("*bf16", 16), ("*i32", 1), ("i64", 1), ("i64", 1)

@@ -36,7 +36,7 @@ from ftuner.core.expr import (
     relu,
 )
 from ftuner.core.gpu.tile import SPECIALISED_REGISTERS, Order, ProductKernel
-from ftuner.cost.gpu.tile import SPECIALISED, SPECIALISED_FUNCTIONS, tile_cost
+from ftuner.cost.gpu.tile import SPECIALISED, SPECIALISED_FUNCTIONS, ProductForm, tile_cost
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
 from ftuner.runtime.gpu.session import GpuSession
@@ -187,7 +187,7 @@ def test_what_is_gained(epilogue: Expr, k: int, least: float, gain: float, tmp_p
 @pytest.mark.parametrize("k", [768, 4096])
 def test_the_estimate_is_no_better_than_the_code(k: int, tmp_path: Path) -> None:
     steps = k // SPECIALISED.bk
-    cost = tile_cost(HARDWARE, SPECIALISED, BFLOAT16, "bfloat16", warpgroups=GROUPS)
+    cost = tile_cost(HARDWARE, SPECIALISED, ProductForm(BFLOAT16, "bfloat16"), GROUPS)
     assert cost is not None
     cycles = (steps * cost.seconds_of_step(1) + cost.store_s) * HARDWARE.clock_hz
     peak = HARDWARE.matrix_flops_per_s["bfloat16"] / HARDWARE.multiprocessors / HARDWARE.clock_hz

@@ -23,7 +23,7 @@ from ftuner.codegen.triton.targets import TARGETS, Compiled
 from ftuner.core.dtype import BFLOAT16, FLOAT16, FLOAT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, Multiply, ProductKernel
-from ftuner.cost.gpu.tile import loads_of, tile_cost
+from ftuner.cost.gpu.tile import ProductForm, loads_of, tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.schedules.attention.gpu_cost_tile import attention_tile_cost
 from ftuner.schedules.attention.gpu_kernel import attention_source
@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 def product_case(hardware: GpuHardware, kernel: ProductKernel) -> Case:
     tile = kernel.main
-    cost = tile_cost(hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment)
+    cost = tile_cost(hardware, tile, ProductForm(kernel.dtype, kernel.multiply, kernel.alignment))
     assert cost is not None
     seconds = cost.seconds_of_step(1), cost.seconds_of_step(cost.blocks)
     macs = tile.bm * tile.bn * tile.bk * (3 if kernel.multiply == "tf32x3" else 1)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
+from tests.recorded_cpus import planner_of
 
 from ftuner.core.cpu.tile import ROW
 from ftuner.core.dtype import FLOAT32
@@ -11,14 +12,12 @@ from ftuner.core.product import product_types
 from ftuner.cost.step import Estimate
 from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.plan import Problem
-from ftuner.planner.cpu.planner import Planner
-from ftuner.ukernels.cpu.library import build_library
 
 machines = st.sampled_from(recorded_cpus())
 
 
 def estimate_of(machine: CpuHardware, problem: Problem) -> Estimate:
-    planner = Planner(build_library(machine, machine.widest.name, product_types(FLOAT32)))
+    planner = planner_of(machine)
     return planner.estimate(planner.plan(problem))
 
 
@@ -33,7 +32,7 @@ def test_terms_and_bounds(
 ) -> None:
     workers = min(workers, machine.cores)
     problem = Problem(m, n, k, batch, ROW, False, source, 0, 4 * n, workers)
-    planner = Planner(build_library(machine, machine.widest.name, product_types(FLOAT32)))
+    planner = planner_of(machine)
     plan = planner.plan(problem)
     estimate = planner.estimate(plan)
     assert all(seconds >= 0 for seconds in estimate.terms().values())
@@ -49,7 +48,7 @@ def test_terms_and_bounds(
 def test_more_rows_take_longer(recorded: CpuHardware, n: int, k: int, workers: int) -> None:
     """For fixed n and k, to within a few percent: tiles fit some heights better than others, and
     terms appear where operands outgrow a cache."""
-    planner = Planner(build_library(recorded, recorded.widest.name, product_types(FLOAT32)))
+    planner = planner_of(recorded)
     width = planner.library.widths[-1]
     before = 0.0
     for m in range(1, 400):

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import recorded_cpus
+from tests.recorded_cpus import library_of
 
 from ftuner.core.cpu.tile import COLUMN, MAX_SEGMENTS, PACKED, ROW
-from ftuner.core.dtype import DTYPES, FLOAT32
-from ftuner.core.product import product_types
+from ftuner.core.dtype import DTYPES
 from ftuner.cost.cpu.product import Cover
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.cover import PERIODS, CoverTable
-from ftuner.ukernels.cpu.library import Family, build_library
+from ftuner.ukernels.cpu.library import Family
 
 STEPS = (1, 12, 96, 768, 6144)
 
@@ -22,7 +22,7 @@ STEPS = (1, 12, 96, 768, 6144)
 def tables(machine: CpuHardware) -> Iterator[tuple[CoverTable, Family, Isa, int]]:
     """Tables of every family of a machine's widest ISA, at several lengths of k."""
     for dtype in DTYPES.values():
-        library = build_library(machine, machine.widest.name, product_types(dtype))
+        library = library_of(machine, dtype)
         for vectors in range(1, max(library.widths) + 1):
             for tail in (False, True) if vectors in library.widths else (True,):
                 family = library.family(vectors, tail, COLUMN, PACKED)
@@ -63,7 +63,7 @@ def test_main_tile_comes_first(recorded: CpuHardware) -> None:
 def test_parts_stand_alone(recorded: CpuHardware) -> None:
     """A tile in parts covers an extent by itself or not at all; what costs no more than it near
     operands goes without."""
-    library = build_library(recorded, recorded.widest.name, product_types(FLOAT32))
+    library = library_of(recorded)
     for width in library.widths:
         family = library.family(width, False, ROW, PACKED)
         without = CoverTable(
@@ -108,7 +108,7 @@ def test_cheapest(recorded: CpuHardware) -> None:
 
 @given(rows=st.integers(1, 10**7), machine=st.sampled_from(recorded_cpus()))
 def test_any_extent(rows: int, machine: CpuHardware) -> None:
-    library = build_library(machine, machine.widest.name, product_types(FLOAT32))
+    library = library_of(machine)
     family = library.family(library.widths[0], False, COLUMN, PACKED)
     cover = CoverTable(family, library.isa, library.hardware.tuning, 512, 0.0)[rows]
     assert sum(mr * tiles for mr, tiles in cover.segments) == rows
@@ -138,7 +138,7 @@ def test_only_what_is_asked_for_is_solved(
 def test_terms_are_sums_of_their_tiles() -> None:
     """`step`, `issue` and `fixed` of a long cover are those of its tiles."""
     machine = recorded_cpus()[0]
-    library = build_library(machine, machine.widest.name, product_types(FLOAT32))
+    library = library_of(machine)
     family = library.family(library.widths[-1], False, COLUMN, PACKED)
     table = CoverTable(family, library.isa, library.hardware.tuning, 512, 0.0)
     single = {mr: table[mr] for mr in range(1, family.max_mr + 1)}

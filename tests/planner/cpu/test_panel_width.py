@@ -1,26 +1,11 @@
 """Which width a weight is packed in, on recorded machines."""
 
 import pytest
+from tests.recorded_cpus import planner_of
 
 from ftuner.core.cpu.tile import ROW
-from ftuner.core.dtype import FLOAT32
-from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import (
-    REFERENCE_ROWS,
-    Planner,
-    best_width,
-    panel_problem,
-    planner_for,
-)
-from ftuner.ukernels.cpu.library import build_library
-
-
-def planner(name: str) -> Planner:
-    machine = load_recorded(name)
-    assert isinstance(machine, CpuHardware)
-    return planner_for(build_library(machine, machine.widest.name, product_types(FLOAT32)))
+from ftuner.planner.cpu.planner import REFERENCE_ROWS, best_width, panel_problem
 
 
 @pytest.mark.parametrize(
@@ -28,12 +13,12 @@ def planner(name: str) -> Planner:
     [("epyc-milan-2", 768, 768, 16), ("epyc-milan-2", 16, 768, 16), ("xeon-8375c", 768, 768, 64)],
 )
 def test_known_widths(machine: str, n: int, k: int, columns: int) -> None:
-    found = planner(machine)
+    found = planner_of(machine)
     assert best_width(found, n, k, 1) * found.library.lanes == columns
 
 
 def test_no_other_width_is_cheaper_for_all_rows(recorded: CpuHardware) -> None:
-    found = planner_for(build_library(recorded, recorded.widest.name, product_types(FLOAT32)))
+    found = planner_of(recorded)
     for n, k in ((768, 768), (33, 64), (3072, 768)):
         chosen = best_width(found, n, k, 1)
         for other in set(found.library.widths) - {chosen}:

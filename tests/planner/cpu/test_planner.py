@@ -218,9 +218,9 @@ def test_the_cheapest_is_chosen(case: tuple[Planner, Problem]) -> None:
     least = planner.estimate(planner.plan(problem)).seconds
     for candidate in planner.candidates(problem):
         if candidate.fits(problem.m):
-            assert least <= candidate.estimate(problem.m).seconds
+            assert least <= candidate.cost.terms(problem.m).seconds
     fitting = [c for c in planner.candidates(problem) if c.fits(problem.m)]
-    cheapest = min(fitting, key=lambda c: c.estimate(problem.m).seconds)
+    cheapest = min(fitting, key=lambda c: c.cost.terms(problem.m).seconds)
     assert planner.plan(problem).choice == cheapest.choice
 
 
@@ -381,7 +381,7 @@ def test_other_covers_have_estimates() -> None:
         problem = panel_problem(200, 300, planner.library.widths[0], m, 1)
         candidate = next(c for c in planner.candidates(problem) if c.fits(m))
         own = candidate.table[m].segments
-        covered = planner.estimate_covered(candidate, m, own)
-        assert covered.terms() == pytest.approx(candidate.estimate(m).terms())
-        single = planner.estimate_covered(candidate, m, ((1, m),))
-        assert single.seconds >= 0.99 * candidate.estimate(m).seconds
+        covered = candidate.estimate_covered(m, own)
+        assert covered.terms() == pytest.approx(candidate.cost.terms(m).terms())
+        single = candidate.estimate_covered(m, ((1, m),))
+        assert single.seconds >= 0.99 * candidate.cost.terms(m).seconds

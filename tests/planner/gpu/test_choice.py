@@ -5,7 +5,7 @@ from tests.recorded_gpus import gpu
 
 from ftuner.core.dtype import BFLOAT16
 from ftuner.cost.gpu.product import chip_of, tiling_of
-from ftuner.cost.gpu.tile import tile_cost
+from ftuner.cost.gpu.tile import ProductForm, tile_cost
 from ftuner.planner.gpu.candidates import Candidate
 from ftuner.planner.gpu.plan import ProductProblem
 from ftuner.planner.gpu.planner import product_planner_for
@@ -31,7 +31,7 @@ def test_the_plan_is_nearly_the_best_of_all_tiles(name: str) -> None:
     costs = [
         cost
         for tile in block_tiles(BFLOAT16.itemsize)
-        if (cost := tile_cost(hardware, tile, BFLOAT16, "bfloat16")) is not None
+        if (cost := tile_cost(hardware, tile, ProductForm(BFLOAT16, "bfloat16"))) is not None
         and tile.stages > 2
         and tile.bn >= LEAST_COLUMNS
     ]

@@ -12,9 +12,8 @@ from ftuner.core.dtype import BFLOAT16, DTYPES, FLOAT16, DType
 from ftuner.runtime.backend import Options
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.model import Model
-from ftuner.schedules.convolution.step import ConvolutionStep
+from ftuner.schedules.convolution.step import ConvolutionStep, GroupedConvolutionStep
 from ftuner.schedules.depthwise.step import DepthwiseStep
-from ftuner.schedules.grouped_convolution.step import GroupedConvolutionStep
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 RTX3090 = interpreted("rtx3090")

@@ -28,6 +28,7 @@ from ftuner.runtime.gpu.calibration.device_clock import (
 from ftuner.runtime.gpu.calibration.table import with_values
 from ftuner.runtime.gpu.calibration.trials import AttentionTrial, ProductTrial, Trial, planned
 from ftuner.runtime.gpu.operands import Product
+from ftuner.schedules.attention.gpu_binding_launches import How, Operands
 from ftuner.schedules.attention.gpu_plan import attention_planner
 
 
@@ -86,7 +87,7 @@ def test_attention_by_a_given_plan(backend: GpuBackend, causal: bool) -> None:
     out = torch.empty_like(q)
     softmax = AttentionSoftmax(1 / math.sqrt(16), safe=True)
     attentions = PlannedAttentions(backend, trial.plan)
-    attentions.run(q, k.mT, v, out, None, softmax, 0 if causal else None, tf32=False)
+    attentions.run(Operands(q, k.mT, v, out), How.of(softmax, 0 if causal else None, tf32=False))
     expected = torch.nn.functional.scaled_dot_product_attention(
         *(x.float() for x in (q, k, v)), is_causal=causal
     )

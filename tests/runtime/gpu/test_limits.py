@@ -17,6 +17,7 @@ from ftuner.runtime.gpu.arrays import Tensor
 from ftuner.runtime.gpu.backend import GpuBackend
 from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.ops.attention_operands import Requests
+from ftuner.schedules.attention.gpu_binding_launches import How, Operands
 
 OVERFLOWING = 2**31
 
@@ -140,7 +141,7 @@ def attend(
         for _ in range(2)
     )
     past = keys - rows if causal else None
-    backend.attentions.run(q, k.mT, v, out, None, AttentionSoftmax(0.25, past), past)
+    backend.attentions.run(Operands(q, k.mT, v, out), How.of(AttentionSoftmax(0.25), past))
 
 
 @pytest.mark.parametrize("extents", ATTENTIONS, ids=str)
@@ -177,15 +178,14 @@ def test_limits_far_from_all_keys(backend: GpuBackend, launched: list[Any]) -> N
     """Whatever a model counts, rows see all keys or none."""
     for past, counted in ((2**40, 9), (-(2**40), -5), (3, 3), (-2, -2)):
         q, k = given(1, 5, 16), given(1, 9, 16)
-        backend.attentions.run(q, k.mT, k, q, None, AttentionSoftmax(0.25, past), past)
+        backend.attentions.run(Operands(q, k.mT, k, q), How.of(AttentionSoftmax(0.25), past))
         assert launched[-1].numbers.past == counted
 
 
 def test_requests_together(backend: GpuBackend, launched: list[Any]) -> None:
     for rows, keys in ((MOST_COUNTED + 1, 8), (8, MOST_COUNTED + 1)):
         q, k = given(1, 1, rows, 16), given(1, 1, keys, 16)
+        how = How(AttentionSoftmax(0.25), "last", 0, False, Requests((0, rows), (0, keys)))
         with pytest.raises(ShapeError, match=str(MOST_COUNTED)):
-            backend.attentions.run_requests(
-                q, k.mT, k, q, Requests((0, rows), (0, keys)), AttentionSoftmax(0.25), True
-            )
+            backend.attentions.run(Operands(q, k.mT, k, q), how)
     assert not launched

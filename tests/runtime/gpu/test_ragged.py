@@ -212,14 +212,14 @@ def test_attentions_are_launched_once(
     model = Model(optimised(graph, halves=False), backend)
     compiled = len(backend.kernels)
     launched = Counter[int]()
-    cut = Attentions._cut
+    run = Attentions.run
 
     def counted(self: Attentions, *given: Any) -> Any:
         requests = given[-1].requests
         launched[1 if requests is None else len(requests.rows) - 1] += 1
-        return cut(self, *given)
+        return run(self, *given)
 
-    monkeypatch.setattr(Attentions, "_cut", counted)
+    monkeypatch.setattr(Attentions, "run", counted)
     for batch in ([*requests(graph, [7, 13, 1, 13, 31, 70, 5])], requests(graph, [3, 11, 5], 2)):
         alone = [model.run(feeds) for feeds in batch]
         launched.clear()

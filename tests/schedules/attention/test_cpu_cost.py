@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.schedules.attention.test_cpu_plan import plain, planner
+from tests.recorded_cpus import planner_of
+from tests.schedules.attention.test_cpu_plan import plain
 
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
@@ -24,7 +25,7 @@ def seconds(name: str, problem: AttentionProblem, layout: AttentionLayout = PLAI
     moved = (
         4 * problem.elements * (problem.rows + problem.steps) * (problem.depth + problem.columns)
     )
-    return attention_estimate(planner(name), problem, layout, moved).seconds
+    return attention_estimate(planner_of(name), problem, layout, moved).seconds
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -42,7 +43,7 @@ def test_more_rows_are_not_cheaper(recorded: CpuHardware, workers: int) -> None:
 
 def test_terms(recorded: CpuHardware) -> None:
     """No worker is faster than its multiply-adds, and each thing that is asked for costs."""
-    found = planner(recorded.name)
+    found = planner_of(recorded.name)
     problem = plain(12, 77, 64, 77, 64, 1)
     estimate = attention_estimate(found, problem, PLAIN, 4 * 12 * 77 * 64 * 4)
     assert all(s >= 0 for s in estimate.terms().values())

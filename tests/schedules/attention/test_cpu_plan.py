@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.recorded_cpus import planner_of
 
-from ftuner.core.dtype import FLOAT32
-from ftuner.core.product import product_types
-from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.schedules.attention.cpu_cost import AttentionProblem
 from ftuner.schedules.attention.cpu_plan import attention_blocks
-from ftuner.ukernels.cpu.library import build_library
-
-
-def planner(name: str) -> Planner:
-    machine = load_recorded(name)
-    assert isinstance(machine, CpuHardware)
-    return planner_for(build_library(machine, machine.widest.name, product_types(FLOAT32)))
 
 
 def plain(
@@ -41,21 +30,21 @@ def plain(
     ],
 )
 def test_blocks(machine: str, problem: tuple[int, ...], rows: int, splits: int) -> None:
-    found = attention_blocks(planner(machine), plain(*problem))
+    found = attention_blocks(planner_of(machine), plain(*problem))
     assert found[::2] == (rows, splits)
     assert found.runs == problem[0] * splits
 
 
 def test_blocks_of_causal_attention() -> None:
     """Enough of them that little beside the triangle is computed."""
-    square = plain(12, 480, 64, 480, 64, 2)
-    assert attention_blocks(planner("epyc-milan-2"), square).rows == 48
-    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=240, offset=0)).rows == 24
-    assert attention_blocks(planner("epyc-milan-2"), square._replace(rows=20, offset=0)).rows == 6
+    square, planner = plain(12, 480, 64, 480, 64, 2), planner_of("epyc-milan-2")
+    assert attention_blocks(planner, square).rows == 48
+    assert attention_blocks(planner, square._replace(rows=240, offset=0)).rows == 24
+    assert attention_blocks(planner, square._replace(rows=20, offset=0)).rows == 6
 
 
 def test_heads_that_share_keys_stay_together() -> None:
     grouped = plain(12, 77, 64, 77, 64, 2)._replace(groups=4)
-    assert attention_blocks(planner("epyc-milan-2"), grouped).runs == 4
+    assert attention_blocks(planner_of("epyc-milan-2"), grouped).runs == 4
     # Three groups for two workers: heads are dealt one by one.
-    assert attention_blocks(planner("epyc-milan-2"), grouped._replace(groups=3)).runs == 12
+    assert attention_blocks(planner_of("epyc-milan-2"), grouped._replace(groups=3)).runs == 12

@@ -15,7 +15,12 @@ from ftuner.core.gpu.attention import AttentionForm, AttentionMask
 from ftuner.cost.gpu.tile import loads_of
 from ftuner.errors import HardwareError
 from ftuner.planner.gpu.plan import AttentionPlan, AttentionProblem, RequestLengths
-from ftuner.schedules.attention.gpu_plan import AttentionPlanner, attention_planner, kept_tiles
+from ftuner.schedules.attention.gpu_plan import (
+    AttentionPlanner,
+    attention_planner,
+    estimate_attention_plan,
+    kept_tiles,
+)
 
 CASES = (
     # Requests, heads of keys, heads that share one, rows, keys, elements, causal.
@@ -82,7 +87,7 @@ def test_any_extents(
     assert 1 <= plan.l2_heads <= plan.elements
     # What is compiled beforehand is all that a plan may launch.
     assert plan.kernel in planner.kernels
-    terms = planner.estimate(plan)
+    terms = estimate_attention_plan(gpu(name), plan)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     # What was compared is what the terms say.
     assert planner.seconds(plan) == pytest.approx(terms.seconds, rel=1e-9)
@@ -109,7 +114,7 @@ def test_any_requests(
     # Every request has its tiles, wherever it begins.
     each = sum(-(-r * (heads[1] if plan.kernel.packed else 1) // plan.kernel.tile.bq) for r in rows)
     assert plan.tiles >= each
-    terms = planner.estimate(plan, given_lengths)
+    terms = estimate_attention_plan(gpu(name), plan, given_lengths)
     assert all(seconds >= 0 for seconds in terms.terms().values())
     assert planner.seconds(plan, given_lengths) == pytest.approx(terms.seconds, rel=1e-9)
 
@@ -123,8 +128,8 @@ def test_requests_of_equal_length_are_priced_like_a_batch() -> None:
             problem = problem_of(batch, 8, 1, rows, keys, 64, causal)
             together = problem._replace(rows=batch * rows, keys=batch * keys, past=0)
             lengths = RequestLengths((rows,) * batch, (keys,) * batch)
-            one = dense.estimate(dense.plan(problem)).seconds
-            other = ragged.estimate(ragged.plan(together, lengths), lengths).seconds
+            one = dense.seconds(dense.plan(problem))
+            other = ragged.seconds(ragged.plan(together, lengths), lengths)
             assert 0.7 < other / one < 1.4, (causal, batch, rows, keys, one, other)
 
 
@@ -133,7 +138,7 @@ def test_more_work_takes_longer(name: str) -> None:
     """Eight times an extent never takes less, but for what estimates of two tiles may differ by."""
     for case in CASES:
         batch, heads, sharing, rows, keys, depth, causal = case
-        seconds = planner_of(name, depth, causal, sharing > 1).estimate(plan_of(name, case)).seconds
+        seconds = planner_of(name, depth, causal, sharing > 1).seconds(plan_of(name, case))
         larger = [
             (8 * batch, heads, sharing, rows, keys, depth, causal),
             (batch, 8 * heads, sharing, rows, keys, depth, causal),
@@ -143,7 +148,7 @@ def test_more_work_takes_longer(name: str) -> None:
             larger.append((batch, heads, sharing, 8 * rows, keys, depth, causal))
         for other in larger:
             planner = planner_of(name, depth, causal, other[2] > 1)
-            assert planner.estimate(plan_of(name, other)).seconds >= 0.95 * seconds, (case, other)
+            assert planner.seconds(plan_of(name, other)) >= 0.95 * seconds, (case, other)
 
 
 def test_few_rows_and_many_keys_are_spread() -> None:

@@ -4,18 +4,13 @@ cut."""
 import math
 
 import pytest
+from tests.recorded_cpus import MACHINES, planner_of
 
-from ftuner.core.dtype import FLOAT32
-from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.product import ReadWindow, product_types
+from ftuner.core.product import ReadWindow
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.schedules.line_winograd.cpu_cost import LineProblem
 from ftuner.schedules.line_winograd.cpu_plan import faster_lines, line_plan
-from ftuner.ukernels.cpu.library import build_library
 
-MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
 CHOSEN = {
     # (rows, positions, channels, columns, window, stride): machines on which they are faster
     (112, 112, 3, 64, 7, 2): set(MACHINES),
@@ -24,11 +19,6 @@ CHOSEN = {
     (1, 1, 64, 64, 7, 2): set(),
 }
 TAPS = {(7, 2): 4, (5, 2): 3}
-
-
-def planner_of(machine: CpuHardware) -> Planner:
-    library = build_library(machine, machine.widest.name, product_types(FLOAT32), ACCUMULATOR)
-    return planner_for(library)
 
 
 def problem_of(shape: tuple[int, ...], workers: int = 1) -> LineProblem:
@@ -43,9 +33,7 @@ def test_where_products_of_lines_are_faster(shape: tuple[int, ...]) -> None:
     *_, channels, _, window, stride = shape
     read = ReadWindow(2, channels, window**2 / stride**2)
     for name in MACHINES:
-        machine = load_recorded(name)
-        assert isinstance(machine, CpuHardware)
-        planner = planner_of(machine)
+        planner = planner_of(name)
         width, k = planner.library.widths[0], window**2 * channels
         if faster_lines(planner, planner, problem_of(shape), width, read, k, 0.0):
             found.add(name)

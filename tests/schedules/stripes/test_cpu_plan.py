@@ -1,14 +1,13 @@
 """Which chains are walked by stripes on recorded machines, and how."""
 
 import pytest
+from tests.recorded_cpus import MACHINES, planner_of
 
 from ftuner.core.cpu.schedule import DepthwiseKernel
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.product import product_types
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import panel_problem, planner_for
+from ftuner.planner.cpu.planner import panel_problem
 from ftuner.schedules.stripes.cpu_cost import (
     Extents,
     PartSeconds,
@@ -22,9 +21,7 @@ from ftuner.schedules.stripes.cpu_plan import (
     kernel_work,
     stripes_planner,
 )
-from ftuner.ukernels.cpu.library import build_library
 
-MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
 WALKED = {
     # (side, channels, wide, columns, stride): machines on which the chain is walked by stripes
     (320, 16, 96, 24, 2): set(MACHINES),
@@ -34,16 +31,13 @@ WALKED = {
 }
 
 
-def planner_of(
+def stripes_of(
     name: str, channels: int, wide: int, columns: int, stride: int
 ) -> tuple[StripesPlanner, CpuHardware]:
     """A pointwise convolution to `wide` channels, a depthwise one, another to `columns`."""
-    machine = load_recorded(name)
-    assert isinstance(machine, CpuHardware)
-    isa = machine.widest
-    library = build_library(machine, isa.name, product_types(FLOAT32), ACCUMULATOR)
-    planner = planner_for(library)
-    width = library.widths[0]
+    planner = planner_of(name)
+    library, machine = planner.library, planner.library.hardware
+    width, isa = library.widths[0], library.isa
     kernel = DepthwiseKernel(FLOAT32, None, (3, 3), (stride, stride), (1, 1), ACCUMULATOR)
     chain = (
         ProductWork(planner, panel_problem(wide, channels, width, 1, 1)),
@@ -69,7 +63,7 @@ def test_where_stripes_are_faster(shape: tuple[int, ...]) -> None:
     channels, wide, columns = chain
     found = set()
     for name in MACHINES:
-        planner, _ = planner_of(name, channels, wide, columns, stride)
+        planner, _ = stripes_of(name, channels, wide, columns, stride)
         if planner.stripes(problem_of(side, stride)) is not None:
             found.add(name)
     assert found == WALKED[shape]
@@ -77,7 +71,7 @@ def test_where_stripes_are_faster(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_passes_between_steps_fits_its_share_of_l2(name: str) -> None:
-    planner, machine = planner_of(name, 16, 96, 24, 2)
+    planner, machine = stripes_of(name, 16, 96, 24, 2)
     for side in (112, 160, 224, 320):
         stripes = planner.stripes(problem_of(side, 2))
         assert stripes is not None
@@ -90,27 +84,27 @@ def test_what_passes_between_steps_fits_its_share_of_l2(name: str) -> None:
 @pytest.mark.parametrize("workers", [2, 3, 16])
 @pytest.mark.parametrize("images", [1, 2, 5])
 def test_workers_have_equally_many_tasks(images: int, workers: int) -> None:
-    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    planner, _ = stripes_of("epyc-milan-2", 16, 96, 24, 2)
     stripes = planner.stripes(problem_of(320, 2, images, workers))
     assert stripes is not None
     assert images * stripes.parts % workers == 0
 
 
 def test_memory_holds_what_a_stripe_reads() -> None:
-    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    planner, _ = stripes_of("epyc-milan-2", 16, 96, 24, 2)
     assert capacities(planner.chain, 1) == (3, 1)
     assert capacities(planner.chain, 4) == (9, 4)
 
 
 def test_nothing_is_walked_without_elements() -> None:
-    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    planner, _ = stripes_of("epyc-milan-2", 16, 96, 24, 2)
     assert planner.stripes(problem_of(320, 2, images=0)) is None
     empty = Extents(0, 0, 0, 0, 0)
     assert planner.stripes(StripesProblem(1, (empty, empty, empty), 1)) is None
 
 
 def test_what_was_found_is_kept() -> None:
-    planner, _ = planner_of("epyc-milan-2", 16, 96, 24, 2)
+    planner, _ = stripes_of("epyc-milan-2", 16, 96, 24, 2)
     problem = problem_of(320, 2)
     values = (1, 1, *(n for extents in problem.extents for n in extents))
     found = planner.at(values)

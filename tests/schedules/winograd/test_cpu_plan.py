@@ -1,15 +1,12 @@
 """Which convolutions are Winograd's products on recorded machines, and how their tiles are cut."""
 
 import pytest
+from tests.recorded_cpus import MACHINES, planner_of
 
 from ftuner.core.dim import symbol
 from ftuner.core.dtype import FLOAT32
-from ftuner.core.expr import ACCUMULATOR
-from ftuner.core.product import product_types
 from ftuner.core.winograd import OUTPUTS
 from ftuner.hardware.model import CpuHardware
-from ftuner.hardware.recorded import load_recorded
-from ftuner.planner.cpu.planner import Planner, planner_for
 from ftuner.schedules.winograd.cpu_cost import WinogradProblem, block_bytes
 from ftuner.schedules.winograd.cpu_plan import (
     LARGEST_BLOCK,
@@ -17,23 +14,16 @@ from ftuner.schedules.winograd.cpu_plan import (
     outputs_of,
     winograd_plan,
 )
-from ftuner.ukernels.cpu.library import build_library
 
 CHOSEN = {
     # (images, rows, positions, channels, columns): machines on which they are faster
-    (1, 56, 56, 64, 64): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
-    (1, 28, 28, 128, 128): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
-    (1, 14, 14, 256, 256): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
-    (1, 7, 7, 512, 512): {"core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c"},
+    (1, 56, 56, 64, 64): set(MACHINES),
+    (1, 28, 28, 128, 128): set(MACHINES),
+    (1, 14, 14, 256, 256): set(MACHINES),
+    (1, 7, 7, 512, 512): set(MACHINES),
     (1, 112, 112, 8, 8): set(),
     (1, 2, 2, 64, 64): set(),
 }
-MACHINES = ("core-i7-8700", "epyc-milan-2", "graviton2", "xeon-8375c")
-
-
-def planner_of(machine: CpuHardware) -> Planner:
-    library = build_library(machine, machine.widest.name, product_types(FLOAT32), ACCUMULATOR)
-    return planner_for(library)
 
 
 def problem_of(shape: tuple[int, ...], workers: int = 1) -> WinogradProblem:
@@ -45,9 +35,7 @@ def problem_of(shape: tuple[int, ...], workers: int = 1) -> WinogradProblem:
 def test_where_products_of_tiles_are_faster(shape: tuple[int, ...]) -> None:
     found = set()
     for name in MACHINES:
-        machine = load_recorded(name)
-        assert isinstance(machine, CpuHardware)
-        planner = planner_of(machine)
+        planner = planner_of(name)
         if faster_winograd(planner, planner, problem_of(shape), 0.0):
             found.add(name)
     assert found == CHOSEN[shape]

@@ -96,7 +96,7 @@ def test_odd_machines_get_a_library(registers: int, latency: float, bandwidth: f
     isa = replace(machine.widest, vector_registers=registers, fma_latency_cycles=latency)
     levels = tuple(replace(level, bandwidth_bytes_per_s=bandwidth) for level in machine.levels)
     odd = replace(machine, isas=(isa,), levels=levels)
-    funnel = run_filters(register_tiles(isa), isa, product_types(FLOAT32), odd)
+    funnel = run_filters(isa, product_types(FLOAT32), odd)
     assert funnel.widths
     assert funnel.kept
     library = Library(odd, isa, product_types(FLOAT32), ACCUMULATOR, funnel)

@@ -12,14 +12,11 @@ from math import log2
 from ftuner.core.cpu.tile import RegisterTile
 from ftuner.core.product import ProductTypes
 from ftuner.cost.cpu.product import Cover, ProductMachine, ProductShare
-from ftuner.cost.cpu.tile import FarPanel
+from ftuner.cost.cpu.tile import LOW, PARTS, SEVERAL, TALL, FarPanel
 from ftuner.hardware.model import CpuHardware, Isa
-from ftuner.hardware.tuning import CpuTuning
 
-LOW, TALL, PARTS, SEVERAL = range(4)
-KINDS = ("low", "tall", "parts", "several")
-"""Kinds of cover: one low tile, a taller one, one in parts, or several tiles. A candidate's part of
-a correction has a value for each."""
+KINDS = (LOW, TALL, PARTS, SEVERAL)
+"""Kinds of cover. A candidate's part of a correction has a value for each."""
 
 MACHINE_FEATURES = (
     "machine.element_bytes", "machine.vector_bytes", "machine.registers", "machine.masked",
@@ -117,15 +114,6 @@ def share_features(
     )
 
 
-def kind_of(tile: RegisterTile, tiles: int, tuning: CpuTuning) -> int:
-    """The kind of a cover whose first tile is `tile`, as an index of `KINDS`."""
-    if tiles > 1:
-        return SEVERAL
-    if tile.parts > 1:
-        return PARTS
-    return LOW if tile.mr <= tuning.low_tile_rows else TALL
-
-
 def cover_features(
     cover: Cover, tile: RegisterTile, isa: Isa, *, main: int, kind: int, steps: int,
     far: FarPanel | None, in_l1: bool,
@@ -146,9 +134,7 @@ def cover_features(
         cover.fixed / cycles,
         tile.accumulators / isa.vector_registers,
         log2(tile.chains),
-        float(kind == LOW),
-        float(kind == TALL),
-        float(kind == PARTS),
+        *(float(KINDS[kind] == alone) for alone in (LOW, TALL, PARTS)),
         float(far is not None),
         float(far is not None and far.from_dram),
         0.0 if far is None else log2(far.cycles / cover.step),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
@@ -15,20 +14,12 @@ MOVES = 8
 HISTOGRAMS = 2 * 2048 + 1024
 
 
-class TopKProblem(NamedTuple):
-    """The `wanted` best of each of `rows` rows of `extent` elements."""
+def top_k_cost(machine: Machine, rows: int, extent: int, wanted: int, itemsize: int) -> StepCost:
+    """The cost of the `wanted` best of each of `rows` rows of `extent` elements.
 
-    rows: int
-    extent: int
-    wanted: int
-    itemsize: int
-
-
-def top_k_cost(problem: TopKProblem, machine: Machine) -> StepCost:
-    """Rows in random order: the i-th element is among the best so far with probability
+    Rows are in random order: the i-th element is among the best so far with probability
     `wanted / i`. It then sinks in their heap, and all sink once more when that is sorted. Many
     elements of 32 bits or less are found by histograms and sorted by three digits instead."""
-    rows, extent, wanted, itemsize = problem
     inserted = wanted * (1.0 + math.log(extent / wanted)) if wanted else 0.0
     # No elements are wanted, so that the row is not read.
     looked = extent if wanted else 0

@@ -152,8 +152,10 @@ LOW, TALL, PARTS, SEVERAL = "low", "tall", "parts", "several"
 """Kinds of covers of a panel: one low tile, a taller one, one in parts, several tiles."""
 
 
-def kind_of(tuning: IntakeTuning, tile: RegisterTile) -> str:
-    """The kind of a cover by one tile."""
+def kind_of(tuning: IntakeTuning, tile: RegisterTile, alone: bool) -> str:
+    """The kind of a cover whose first tile is `tile`. `alone`: no other tile follows."""
+    if not alone:
+        return SEVERAL
     if tile.parts > 1:
         return PARTS
     return LOW if tile.mr <= tuning.low_tile_rows else TALL
@@ -175,7 +177,7 @@ class FarPanel(NamedTuple):
 
     def intake(self, tuning: IntakeTuning, tile: RegisterTile, alone: bool) -> Intake:
         """How a panel is taken in if `tile` reads it first. `alone`: no other tile follows."""
-        kind = kind_of(tuning, tile) if alone else SEVERAL
+        kind = kind_of(tuning, tile, alone)
         found: Intake = getattr(tuning, intake_field(kind, self.from_dram, self.shared))
         return found
 

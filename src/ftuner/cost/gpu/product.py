@@ -67,15 +67,13 @@ class ProductEstimate:
         return max(self.issue_s, self.shared_s) + self.stall_s + self.tail_s
 
     @property
-    def overlapping_s(self) -> float:
-        """Seconds of multiprocessors, L2 and DRAM, which overlap."""
-        return overlapped_seconds(self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s)
-
-    @property
     def seconds(self) -> float:
         """Total seconds: the terms that overlap, and the sum of the others."""
+        overlapping_s = overlapped_seconds(
+            self.overlap_exponent, self.busiest_s, self.l2_s, self.dram_s
+        )
         around_s = self.fill_s + self.store_s + self.reduce_s + self.absent_s + self.launch_s
-        return self.overlapping_s + around_s
+        return overlapping_s + around_s
 
     @property
     def bound(self) -> str:

@@ -102,6 +102,20 @@ def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
     return instruction.rows // _VECTOR_SIDE, instruction.columns // _VECTOR_SIDE
 
 
+class ProductForm(NamedTuple):
+    """What is multiplied, and how it is loaded: what the cost of a tile depends on besides it."""
+
+    dtype: DType
+    multiply: Multiply
+    alignment: int = ALIGNMENT_BYTES
+    """As in `ProductKernel`."""
+
+    @property
+    def bytes_of_load(self) -> int:
+        """Bytes that a thread loads at once."""
+        return max(self.alignment, self.dtype.itemsize)
+
+
 class TileCost(NamedTuple):
     """The cost of one tile on one multiprocessor."""
 
@@ -251,34 +265,32 @@ def loads_of(hardware: GpuHardware, multiply: Multiply, aligned: bool) -> Loads:
     return "descriptors" if described else "pointers"
 
 
-def kernel_of(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
-    alignment: int = ALIGNMENT_BYTES,
-) -> ProductKernel:  # fmt: skip
+def _loads_of(hardware: GpuHardware, form: ProductForm) -> Loads:
+    return loads_of(hardware, form.multiply, form.alignment == ALIGNMENT_BYTES)
+
+
+def kernel_of(hardware: GpuHardware, tile: BlockTile, form: ProductForm) -> ProductKernel:
     """Returns the uKernel of a tile without an epilogue, before warps are specialised."""
-    loads = loads_of(hardware, multiply, alignment == ALIGNMENT_BYTES)
-    slicing = hardware.tuning.slicing
+    return _kernel_of(tile, form, _loads_of(hardware, form), hardware.tuning.slicing)
+
+
+def _kernel_of(tile: BlockTile, form: ProductForm, loads: Loads, slicing: Slicing) -> ProductKernel:
+    dtype, multiply, alignment = form
     return ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
 
 
-def shared_bytes(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
-    alignment: int = ALIGNMENT_BYTES,
-) -> int:  # fmt: skip
+def shared_bytes(hardware: GpuHardware, tile: BlockTile, form: ProductForm) -> int:
     """Returns the shared memory of a block."""
-    loads = loads_of(hardware, multiply, alignment == ALIGNMENT_BYTES)
     slicing, architecture = hardware.tuning.slicing, hardware.architecture
-    return _shared_bytes(tile, dtype, multiply, alignment, loads, slicing, architecture)
+    return _shared_bytes(tile, form, _loads_of(hardware, form), slicing, architecture)
 
 
 @lru_cache(maxsize=4096)
 def _shared_bytes(
-    tile: BlockTile, dtype: DType, multiply: Multiply, alignment: int, loads: Loads,
-    slicing: Slicing, architecture: str,
-) -> int:  # fmt: skip
+    tile: BlockTile, form: ProductForm, loads: Loads, slicing: Slicing, architecture: str
+) -> int:
     """Calibration asks for few tiles, beside thousands of values of the constants of rates."""
-    kernel = ProductKernel((tile,), dtype, multiply, "k", "k", loads, alignment, slicing=slicing)
-    return kernel.shared_bytes(architecture)
+    return _kernel_of(tile, form, loads, slicing).shared_bytes(architecture)
 
 
 def specialises(hardware: GpuHardware, kernel: ProductKernel) -> bool:
@@ -322,12 +334,12 @@ def warpgroups_of(hardware: GpuHardware, kernel: ProductKernel) -> int:
 
 
 def registers_per_thread(
-    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
-) -> int:  # fmt: skip
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, form: ProductForm
+) -> int:
     """Returns the 32-bit registers that a thread needs: accumulators, fragments of A and B for two
     instructions, an address for each load, and without asynchronous copies also a stage in
     flight."""
+    itemsize, multiply = form.dtype.itemsize, form.multiply
     threads = tile.warps * hardware.warp_threads
     # Accumulators in tensor memory also pass through registers, at the end of the tile.
     found = float(tile.accumulators_per_thread(hardware.warp_threads))
@@ -343,48 +355,45 @@ def registers_per_thread(
         down, across = warp_grid(tile, instruction)
         fragment_bytes = (tile.bm // down + tile.bn // across) * instruction.k_bytes
         # Both parts beside the whole; of a deep stage, those of two lines are cut at once.
-        parts = 3 * max(tile.bk * dtype.itemsize // LINE_BYTES, 1) if multiply == "tf32x3" else 1
+        parts = 3 * max(tile.bk * itemsize // LINE_BYTES, 1) if multiply == "tf32x3" else 1
         found += parts * 2 * fragment_bytes / (hardware.warp_threads * REGISTER_BYTES)
-    loaded = stage_bytes(tile, dtype.itemsize) / threads
-    found += ADDRESS_REGISTERS * loaded / max(alignment, dtype.itemsize)
+    loaded = stage_bytes(tile, itemsize) / threads
+    found += ADDRESS_REGISTERS * loaded / form.bytes_of_load
     if not hardware.asynchronous_copy:
         found += loaded / REGISTER_BYTES
     return hardware.tuning.base_registers + round(found)
 
 
-def fits_loads(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply, alignment: int,
-    window: int = 0,
-) -> bool:  # fmt: skip
+def fits_loads(hardware: GpuHardware, tile: BlockTile, form: ProductForm, window: int = 0) -> bool:
     """Whether the registers suffice, of a tile that fits when it is loaded by 16 bytes at a time.
     Through a window of `window` spatial axes, a thread also has the indices of each load of A."""
-    instruction = instruction_of(hardware, tile, multiply)
-    if instruction is None or alignment == ALIGNMENT_BYTES:
+    instruction = instruction_of(hardware, tile, form.multiply)
+    if instruction is None or form.alignment == ALIGNMENT_BYTES:
         return instruction is not None
-    needed = registers_per_thread(hardware, tile, instruction, dtype, multiply, alignment)
-    loads = tile.bm * tile.bk * dtype.itemsize // max(alignment, dtype.itemsize)
+    needed = registers_per_thread(hardware, tile, instruction, form)
+    loads = tile.bm * tile.bk * form.dtype.itemsize // form.bytes_of_load
     needed += window * loads // (tile.warps * hardware.warp_threads)
     # Without asynchronous copies, ptxas cuts the loads of a stage into parts.
-    at_once = max(alignment, dtype.itemsize) >= LEAST_COPY_BYTES
+    at_once = form.bytes_of_load >= LEAST_COPY_BYTES
     spare = hardware.tuning.spare_registers if at_once else 0
     return needed <= hardware.registers_per_thread - spare
 
 
 def resident_blocks(
-    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, dtype: DType,
-    multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
-) -> int:  # fmt: skip
+    hardware: GpuHardware, tile: BlockTile, instruction: MatrixInstruction, form: ProductForm
+) -> int:
     """Returns the blocks resident on a multiprocessor at once; 0 if one does not fit."""
-    registers = registers_per_thread(hardware, tile, instruction, dtype, multiply)
-    used = shared_bytes(hardware, tile, dtype, multiply, alignment)
+    aligned = form._replace(alignment=ALIGNMENT_BYTES)
+    registers = registers_per_thread(hardware, tile, instruction, aligned)
+    used = shared_bytes(hardware, tile, form)
     if registers > hardware.registers_per_thread or used > hardware.shared_bytes_per_block:
         return 0
-    if alignment < ALIGNMENT_BYTES:
+    if form.alignment < ALIGNMENT_BYTES:
         # ptxas keeps the addresses of loads in all registers that there are.
         threads = tile.warps * hardware.warp_threads
         most = hardware.registers_per_multiprocessor // threads
         registers = min(hardware.registers_per_thread, most)
-    elif specialises(hardware, kernel_of(hardware, tile, dtype, multiply)):
+    elif specialises(hardware, kernel_of(hardware, tile, form)):
         # Triton shares out all registers of a multiprocessor among specialised warps.
         return 1
     accumulators = tile.bm * tile.bn * ACCUMULATOR_BYTES
@@ -419,16 +428,15 @@ def occupancy(
 
 @lru_cache(maxsize=4096)
 def tile_cost(
-    hardware: GpuHardware, tile: BlockTile, dtype: DType, multiply: Multiply,
-    alignment: int = ALIGNMENT_BYTES, warpgroups: int = 1,
-) -> TileCost | None:  # fmt: skip
-    """Returns the cost of a tile whose matrices have an alignment; None if no instruction fits it
-    or no multiprocessor holds it. `warpgroups`: as in `ProductKernel`."""
+    hardware: GpuHardware, tile: BlockTile, form: ProductForm, warpgroups: int = 1
+) -> TileCost | None:
+    """Returns the cost of a tile; None if no instruction fits it or no multiprocessor holds it.
+    `warpgroups`: as in `ProductKernel`."""
+    itemsize, multiply = form.dtype.itemsize, form.multiply
     instruction = instruction_of(hardware, tile, multiply)
     if instruction is None:
         return None
-    itemsize = dtype.itemsize
-    blocks = resident_blocks(hardware, tile, instruction, dtype, multiply, alignment)
+    blocks = resident_blocks(hardware, tile, instruction, form)
     if not blocks:
         return None
     tuning = hardware.tuning
@@ -459,9 +467,9 @@ def tile_cost(
     shared_s = max(passing / shared_rate, stage / port_rate)
     step_s = step_cycles / hardware.clock_hz
     busy_s = overlapped_seconds(tuning.overlap_exponent, issue_s, shared_s)
-    if alignment < ALIGNMENT_BYTES:
-        loads = stage / max(alignment, itemsize)
-        whole = max(alignment, itemsize) >= LEAST_COPY_BYTES
+    if form.alignment < ALIGNMENT_BYTES:
+        loads = stage / form.bytes_of_load
+        whole = form.bytes_of_load >= LEAST_COPY_BYTES
         each = tuning.copy_instructions if whole else tuning.element_instructions
         lanes = hardware.subpartitions_per_multiprocessor * hardware.warp_threads
         issued_s = loads * each / (lanes * hardware.clock_hz)

@@ -134,10 +134,10 @@ class Candidate:
     """One way to compute a problem of any m. Thousands are kept, so it has slots."""
 
     __slots__ = (
-        "_blocks", "_chunk_s", "_factors", "_most_chunks", "_most_chunks_blocked", "_units_cut",
-        "_workers", "batch_ranges", "choice", "cost", "family", "first_row", "from_dram", "full",
-        "k_ranges", "last_row", "left", "nr", "share", "table", "tail_family", "tail_table",
-        "unit_ranges",
+        "_blocks", "_chunk_s", "_factors", "_most_chunks", "_most_chunks_blocked", "_tables",
+        "_units_cut", "_workers", "batch_ranges", "choice", "cost", "family", "first_row",
+        "from_dram", "full", "k_ranges", "last_row", "left", "nr", "share", "table", "tail_family",
+        "tail_table", "unit_ranges",
     )  # fmt: skip
 
     def __init__(
@@ -152,7 +152,7 @@ class Candidate:
         assert not dot or not (choice.pack_a or choice.pack_b)
         library, lanes = tables.library, machine.lanes
         b_itemsize = tables.b_widened.itemsize
-        self.choice = choice
+        self.choice, self._tables = choice, tables
         self.nr = nr = choice.vectors * (1 if dot else lanes)
         self.full, self.left = divmod(n, nr)
         tail_vectors = -(-self.left // lanes)
@@ -233,8 +233,8 @@ class Candidate:
         self._blocks = blocks = tables.row_blocks(k, choice.kc, grid.m, reuse)
         self._factors = NO_FACTORS
         if correction is not None:
-            self._factors = correction.share_factors(self.features(tables))
-        self.cost = self._cost(tables, self.table)
+            self._factors = correction.share_factors(self.features())
+        self.cost = self._cost(self.table)
         # The range of m of the candidate: every worker gets enough rows, blocks of k are short if
         # and only if A is blocked, and one worker alone is not tried where its multiply-adds
         # already take `alone_waits` times the synchronisation.
@@ -286,9 +286,9 @@ class Candidate:
         readings = [table.reading(end - begin) for begin, end in rows]
         return (*readings, self.block_of_rows(m) < m)
 
-    def features(self, tables: PlannerTables) -> tuple[float, ...]:
+    def features(self) -> tuple[float, ...]:
         """What a learned correction knows of the candidate, whatever its rows."""
-        library = tables.library
+        tables, library = self._tables, self._tables.library
         share = share_features(
             tables.machine, self.share, nr=self.nr, kc=self.choice.kc, cores=library.hardware.cores,
             registers=self.choice.vectors / library.isa.vector_registers, from_dram=self.from_dram,
@@ -296,20 +296,17 @@ class Candidate:
         )  # fmt: skip
         return (*tables.machine_features, *share)
 
-    def estimate(self, m: int) -> Estimate:
-        """What the busiest worker spends its time on."""
-        return self.cost.terms(m)
-
-    def estimate_covered(self, tables: PlannerTables, m: int, segments: Segments) -> Estimate:
-        """The same with other row tiles on full panels, of the family's heights: together the rows
-        of the worker that has the most of `m`."""
+    def estimate_covered(self, m: int, segments: Segments) -> Estimate:
+        """What the busiest worker spends its time on with other row tiles on full panels, of the
+        family's heights: together the rows of the worker that has the most of `m`."""
         heights = tuple(mr for mr, tiles in segments for _ in range(tiles))
-        return self._cost(tables, OneCover(self.table.cover(heights), self.table.main)).terms(m)
+        return self._cost(OneCover(self.table.cover(heights), self.table.main)).terms(m)
 
-    def _cost(self, tables: PlannerTables, covers: Covers) -> ProductCost:
+    def _cost(self, covers: Covers) -> ProductCost:
         """The cost with some covers of full panels."""
         tail = self.tail_table if self.choice.grid.n == 1 else None
-        return ProductCost(tables.machine, self.share, self._blocks, covers, tail, self._factors)
+        machine = self._tables.machine
+        return ProductCost(machine, self.share, self._blocks, covers, tail, self._factors)
 
 
 @lru_cache(maxsize=4096)

@@ -13,14 +13,16 @@ from typing import NamedTuple
 from ftuner.core.cpu.tile import DOT, MAX_SEGMENTS
 from ftuner.core.frozen import dataclass
 from ftuner.cost.cpu.correction import Correction
-from ftuner.cost.cpu.correction_features import SEVERAL, cover_features, kind_of
+from ftuner.cost.cpu.correction_features import KINDS, cover_features
 from ftuner.cost.cpu.product import Cover
 from ftuner.cost.cpu.tile import (
     AT_HAND,
+    SEVERAL,
     FarPanel,
     Reading,
     dot_step_cycles,
     dot_tile_cycles,
+    kind_of,
     overlapped,
     reading,
     step_cycles,
@@ -31,6 +33,7 @@ from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 from ftuner.ukernels.cpu.library import Family
 
+_SEVERAL = KINDS.index(SEVERAL)
 Segments = tuple[tuple[int, int], ...]
 """(mr, tiles) of successive row tiles."""
 PERIODS = 3
@@ -105,9 +108,10 @@ class CoverTable:
         for kernel in family.kernels:
             if kernel.tile.parts > 1 and not kernel.tile.matrix:
                 del cost[kernel.mr]
-        self._main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
+        self.main = min(cost, key=lambda mr: (cost[mr] / mr, -mr))
+        """The height with the fewest cycles a row."""
         self._limit = max(PERIODS * max(cost), family.max_mr)
-        self._heights = _cheapest(cost, self._limit, self._main)
+        self._heights = _cheapest(cost, self._limit, self.main)
         self._rests: list[Cover | None] = [None] * len(self._heights)
         """Covers that follow main tiles, as far as they were asked for."""
         self._solved = list(self._rests)
@@ -116,10 +120,10 @@ class CoverTable:
         self._several, self._reading = None, AT_HAND
         """How a far panel is taken in by several tiles, whichever of them is first."""
         if far is not None:
-            self._several = far.intake(tuning, family.by_height[self._main].tile, False)
+            self._several = far.intake(tuning, family.by_height[self.main].tile, False)
             self._reading = reading(self._several)
         self._last = (0, self._listed(0))
-        self.issue_per_row = self._tiles[self._main].issue / self._main
+        self.issue_per_row = self._tiles[self.main].issue / self.main
         """Cycles of multiply-adds for one row and one k step."""
 
     def _solve_all(self) -> None:
@@ -182,7 +186,7 @@ class CoverTable:
 
     def _cover(self, heights: tuple[int, ...]) -> Cover:
         """The same, without its factor of the correction."""
-        distinct = sorted(set(heights), key=lambda mr: (mr != self._main, -mr))
+        distinct = sorted(set(heights), key=lambda mr: (mr != self.main, -mr))
         segments = tuple([(mr, heights.count(mr)) for mr in distinct])
         tiles = [self._tiles[mr] for mr in heights]
         step, issue, fixed = map(sum, zip(*tiles, strict=True)) if tiles else (0.0, 0.0, 0.0)
@@ -194,7 +198,8 @@ class CoverTable:
         if not segments:
             return 0
         tile = self._family.by_height[segments[0][0]].tile
-        return kind_of(tile, sum(tiles for _, tiles in segments), self._tuning)
+        alone = sum(tiles for _, tiles in segments) == 1
+        return KINDS.index(kind_of(self._tuning, tile, alone))
 
     def features(self, segments: Segments) -> tuple[float, ...]:
         """The features of a cover by some row tiles, for a learned correction. Covers that are not
@@ -211,7 +216,7 @@ class CoverTable:
     def _features(self, cover: Cover) -> tuple[float, ...]:
         return cover_features(
             cover, self._family.by_height[cover.segments[0][0]].tile, self._isa,
-            main=self._main, kind=cover.kind, steps=self._steps, far=self._far, in_l1=self._in_l1,
+            main=self.main, kind=cover.kind, steps=self._steps, far=self._far, in_l1=self._in_l1,
         )  # fmt: skip
 
     def _corrected(self, covers: list[Cover]) -> list[Cover]:
@@ -229,11 +234,6 @@ class CoverTable:
         first = self._family.by_height[cover.segments[0][0]].tile
         intake = far.intake(self._tuning, first, cover.tiles == 1)
         return cover._replace(wait=far.wait(intake, cover.step), reading=reading(intake))
-
-    @property
-    def main(self) -> int:
-        """The height with the fewest cycles a row."""
-        return self._main
 
     def reading(self, rows: int) -> Reading:
         """How the first tile of a cover reads the panel: as of all covers of several tiles, beyond
@@ -257,13 +257,13 @@ class CoverTable:
         if last[0] == rows:
             # The planner asks for the same rows several times in a row.
             return last[1]
-        more = (rows - self._limit) // self._main + 1
-        rest = self._rest(rows - more * self._main)
-        step, issue, fixed = self._tiles[self._main]
-        if rest.segments and rest.segments[0][0] == self._main:
-            segments = ((self._main, rest.segments[0][1] + more), *rest.segments[1:])
+        more = (rows - self._limit) // self.main + 1
+        rest = self._rest(rows - more * self.main)
+        step, issue, fixed = self._tiles[self.main]
+        if rest.segments and rest.segments[0][0] == self.main:
+            segments = ((self.main, rest.segments[0][1] + more), *rest.segments[1:])
         else:
-            segments = ((self._main, more), *rest.segments)
+            segments = ((self.main, more), *rest.segments)
         step = rest.step + more * step
         wait = 0.0
         if self._far is not None and self._several is not None:
@@ -276,7 +276,7 @@ class CoverTable:
             rest.fixed + more * fixed,
             wait,
             self._reading,
-            SEVERAL,
+            _SEVERAL,
             rest.factor,
         )
         self._last = (rows, cover)

@@ -23,7 +23,7 @@ from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.step import Estimate
 from ftuner.hardware.correction import LearnedCorrection
 from ftuner.planner.cpu.candidates import MAX_MAGNITUDE, Candidate, PlannerTables, split_rows
-from ftuner.planner.cpu.cover import CoverTable, Segments
+from ftuner.planner.cpu.cover import CoverTable
 from ftuner.planner.cpu.plan import Band, Choice, Grid, Plan, Problem, Share
 from ftuner.ukernels.cpu.library import Family, Library
 
@@ -157,7 +157,7 @@ class Planner:
         """What the busiest worker of a plan spends its time on."""
         for candidate in self.candidates(plan.problem):
             if candidate.choice == plan.choice:
-                return candidate.estimate(plan.problem.m)
+                return candidate.cost.terms(plan.problem.m)
         raise AssertionError(f"no such choice: {plan.choice}")
 
     def candidates(self, problem: Problem) -> tuple[Candidate, ...]:
@@ -207,20 +207,6 @@ class Planner:
             k = max(problem.k, 1)
             lengths = self._tables.blocks_of_k(k, nr, problem.window, read.itemsize)
         return Candidate(self._tables, problem, choice, lengths)
-
-    def estimate_covered(self, candidate: Candidate, m: int, segments: Segments) -> Estimate:
-        """What the busiest worker of a candidate spends its time on if full panels have other row
-        tiles, of the family's heights."""
-        return candidate.estimate_covered(self._tables, m, segments)
-
-    def features(
-        self, candidate: Candidate, segments: Segments
-    ) -> tuple[tuple[float, ...], tuple[float, ...], int]:
-        """What a learned correction knows of a candidate and of a cover by some row tiles: the
-        features of the share, those of the cover, and its kind. The tiles are of the family's
-        heights."""
-        table = candidate.table
-        return candidate.features(self._tables), table.features(segments), table.kind(segments)
 
     def lay_out(self, problem: Problem, candidate: Candidate, chunks: int = 0) -> Plan:
         """The patches of a candidate, worker by worker; `chunks` as in `Plan`."""

@@ -124,9 +124,12 @@ class Candidate:
                 talls, near_s = self._height(tiles)
                 if near_s >= limit_s:
                     return ENDLESS
-                found = self._paired(tiles, talls, limit_s) if talls else ENDLESS
-                if found is ENDLESS and talls:
-                    return found
+                found = ENDLESS
+                if talls:
+                    lows = tiles - talls * (self.tiles[0].bm // self.tiles[1].bm)
+                    found = self.estimate(talls, lows, 1, limit_s)
+                    if found is ENDLESS:
+                        return found
             if len(self.entries) >= MAX_ENTRIES:
                 self.entries.clear()
             self.entries[tiles] = found
@@ -143,10 +146,6 @@ class Candidate:
         """Returns the values of split-k to try for a number of row tiles."""
         units = tiles * self._per_row_tile
         return split_k_choices(self._tuning, self._sms, self.tiling, units)
-
-    def _paired(self, lows: int, talls: int, limit_s: float) -> CandidateEstimate:
-        ratio = self.tiles[0].bm // self.tiles[1].bm
-        return self.estimate(talls, lows - talls * ratio, 1, limit_s)
 
     def _height(self, lows: int) -> tuple[int, float]:
         """Returns the row tiles of the best first band, 0 if there is none, and the seconds of the

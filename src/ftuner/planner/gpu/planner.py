@@ -22,7 +22,7 @@ from ftuner.cost.gpu.product import (
     estimate_product,
     tiling_of,
 )
-from ftuner.cost.gpu.tile import tile_cost
+from ftuner.cost.gpu.tile import ProductForm, tile_cost
 from ftuner.hardware.gpu_model import GpuHardware
 from ftuner.planner.gpu.candidates import ENDLESS, Candidate, CandidateEstimate
 from ftuner.planner.gpu.plan import ProductPlan, ProductProblem
@@ -38,11 +38,9 @@ def estimate_plan(hardware: GpuHardware, plan: ProductPlan) -> ProductEstimate:
     """Returns the estimate of a plan on a chip, by terms. The chip may differ in rates and
     constants from the one that the plan was made for; the plan's tiles fit both."""
     problem, kernel = plan.problem, plan.kernel
-    costs = []
+    form, costs = ProductForm(kernel.dtype, kernel.multiply, kernel.alignment), []
     for tile in kernel.tiles:
-        cost = tile_cost(
-            hardware, tile, kernel.dtype, kernel.multiply, kernel.alignment, kernel.warpgroups
-        )
+        cost = tile_cost(hardware, tile, form, kernel.warpgroups)
         assert cost is not None
         costs.append(cost)
     tiling = tiling_of(
@@ -122,10 +120,12 @@ class ProductPlanner:
         return tuple(ranked.candidate for ranked in known or self._known(problem))
 
     def _known(self, problem: ProductProblem) -> tuple[RankedCandidate, ...]:
-        # A cheap candidate first, so that others are rejected by their lower bounds.
+        # A cheap candidate first, so that others are rejected by their lower bounds; single tiles
+        # before pairs.
+        made = self._make_candidates(problem)
         found = tuple(
             RankedCandidate(c.least_s, c.least_s_per_row, c.granule, c.entries, c)
-            for c in sorted(self._make_candidates(problem), key=_promise)
+            for c in sorted(made, key=lambda c: (c.least_s_per_row, len(c.tiles)))
         )
         self._ranked.add(problem[1:], found)
         return found
@@ -163,11 +163,6 @@ class ProductPlanner:
                 self._kernels.clear()
             self._kernels[key] = found
         return found
-
-
-def _promise(candidate: Candidate) -> tuple[float, int]:
-    """Returns a sort key: the lower bound of seconds per row, then single tiles before pairs."""
-    return candidate.least_s_per_row, len(candidate.tiles)
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from ftuner.runtime.ops.attention_operands import (
     requests_of,
 )
 from ftuner.runtime.ops.operands import same_dtype
-from ftuner.schedules.attention.gpu_binding_launches import Attentions
+from ftuner.schedules.attention.gpu_binding_launches import Attentions, How, Operands
 
 _SIMPLE = (type(None), bool, int, float)
 """Immutable types of options, which may be part of a key."""
@@ -69,14 +69,13 @@ class Attention:
         if out is not None and any(overlap(result, x) for x in read):
             target = torch.empty(result.shape, dtype=result.dtype, device=device)
         softmax = AttentionSoftmax(number, safe=True)
-        operands = _grouped(tensors, target, extents)
+        how = How.of(softmax, extents.keys - extents.rows if causal else None)
         if requests is not None:
-            launches = self._attentions.run_requests(*operands, requests, softmax, causal)
-        else:
-            past = extents.keys - extents.rows if causal else None
-            if shown is not None:
-                shown = _apart(shown.expand(extents.scores), extents)
-            launches = self._attentions.run(*operands, shown, softmax, past)
+            how = How(softmax, "last" if causal else "none", 0, how.tf32, requests)
+        elif shown is not None:
+            shown = _apart(shown.expand(extents.scores), extents)
+        operands = Operands(*_grouped(tensors, target, extents), shown)
+        launches = self._attentions.run(operands, how)
         if target is not result:
             result.copy_(target)
         else:

@@ -62,11 +62,6 @@ class BoundOperand(NamedTuple):
         return [axis for axis, stride in enumerate(self.strides) if stride < 0]
 
 
-def exist(operands: Sequence[BoundOperand]) -> bool:
-    """Whether no extent is below zero, as it may be where extents contradict the graph."""
-    return all(n >= 0 for x in operands for n in x.shape)
-
-
 def reversed_bytes(operands: Sequence[BoundOperand], arrays: Sequence[Tensor]) -> int:
     """Returns the bytes of the copies of operands that have negative strides."""
     return sum(x.tensor(arrays).nbytes for x in operands if x.backwards)
@@ -115,10 +110,14 @@ class Rehearsal(KernelLaunch):
     """A launch whose kernels depend on the strides of its operands. It may be asked for them at
     extents that stand for others, of operands without data."""
 
+    def __init__(self, operands: Sequence[BoundOperand]) -> None:
+        super().__init__([x.memory for x in operands])
+        self._operands = operands
+
     @property
-    @abstractmethod
     def exists(self) -> bool:
-        """Whether no extent is negative."""
+        """Whether no extent is negative, as it may be where extents contradict the graph."""
+        return all(n >= 0 for x in self._operands for n in x.shape)
 
     @abstractmethod
     def wanted(self) -> list[Source]:

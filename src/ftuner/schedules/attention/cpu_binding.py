@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -161,14 +160,15 @@ def attention_plan(
 @lru_cache(maxsize=256)
 def _constants(softmax: AttentionSoftmax, dtype: str) -> tuple[tuple[int, int], ...]:
     """The slots of what depends on no extents, and their bits."""
-    floor = float(np.finfo(dtype).min) if softmax.safe else -math.inf
-    return (
-        (Attention.SCALE, _bits(softmax.inner_scale)),
-        (Attention.HIDDEN, _bits(softmax.hidden)),
-        (Attention.FLOOR, _bits(floor)),
-        (Attention.BROKEN, _bits(0.0 if softmax.hides_nan else math.nan)),
-        (Attention.CAP, _bits(softmax.softcap)),
-    )
+    numbers = {
+        Attention.SCALE: softmax.inner_scale,
+        Attention.HIDDEN: softmax.hidden,
+        Attention.FLOOR: float(np.finfo(dtype).min) if softmax.safe else -math.inf,
+        Attention.BROKEN: 0.0 if softmax.hides_nan else math.nan,
+        Attention.CAP: softmax.softcap,
+    }
+    bits = np.array([*numbers.values()], np.float64).view(np.int64)
+    return tuple(zip(numbers, bits.tolist(), strict=True))
 
 
 def _heads_as_rows(x: StridedArray) -> StridedArray:
@@ -177,12 +177,6 @@ def _heads_as_rows(x: StridedArray) -> StridedArray:
     return StridedArray(
         (*batch, row, heads, element), (*outer, by_row, by_head, by_element), x.itemsize
     )
-
-
-def _bits(number: float) -> int:
-    """The bits of a float64 as an integer."""
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
-    return bits
 
 
 def _record_slots(batch_axes: int) -> int:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple
 
-from ftuner.core.dtype import DType
+from ftuner.core.frozen import dataclass
 from ftuner.core.ranges import bounds
-from ftuner.cost.cpu.product import Covers
+from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.functions import EXP2_FLUSHED, operation_cycles
 from ftuner.cost.step import Estimate, Machine, Stream, estimate_of
 
@@ -55,17 +54,18 @@ class AttentionLayout(NamedTuple):
     """Whether scores pass a hyperbolic tangent."""
 
 
-class AttentionUKernels(NamedTuple):
-    """The uKernels that compute both products."""
+class AttentionBlocks(NamedTuple):
+    """How the rows of a batch element are cut."""
 
-    dtype: DType
-    lanes: int
-    width: int
-    """Vectors of a full panel."""
-    numbers: int
-    """Of a step of k of both products."""
-    covers: Callable[[int, bool, int], Covers]
-    """The covers of rows by vectors of a panel, whether it is a tail, and the length of k."""
+    rows: int
+    """Rows of each block of a task but the last, which may have fewer."""
+    tile: int
+    """Rows of a row tile: tasks begin at multiples of it."""
+    splits: int
+    """Tasks of a batch element."""
+    runs: int
+    """Runs of consecutive tasks, which are dealt to workers. The tasks of a run share k and v,
+    where there are enough such runs."""
 
 
 class _Cycles(NamedTuple):
@@ -76,29 +76,26 @@ class _Cycles(NamedTuple):
     tile: float
 
 
+@dataclass(frozen=True)
 class AttentionCost:
     """The terms of an attention whose blocks and tasks are chosen."""
 
-    def __init__(
-        self, machine: Machine, ukernels: AttentionUKernels, problem: AttentionProblem,
-        layout: AttentionLayout, block_rows: int, tile: int, splits: int,
-    ) -> None:  # fmt: skip
-        """`block_rows`: rows of a block; `tile`: of a row tile; `splits`: tasks of a batch
-        element."""
-        self._machine, self._ukernels = machine, ukernels
-        self._problem, self._layout = problem, layout
-        self._block_rows, self._tile, self._splits = block_rows, tile, splits
+    machine: Machine
+    ukernels: UKernels
+    problem: AttentionProblem
+    layout: AttentionLayout
+    blocks: AttentionBlocks
 
     def terms(self, bytes_moved: int) -> Estimate:
         """The terms of the busiest worker; `bytes_moved` by all workers together."""
-        problem, block, splits = self._problem, self._block_rows, self._splits
+        problem, (block, tile_rows, splits, _) = self.problem, self.blocks
         tasks = problem.elements * splits
         mine = -(-tasks // problem.workers)
-        tiles = -(-problem.rows // self._tile)
+        tiles = -(-problem.rows // tile_rows)
         # Batch elements of the busiest worker: whole ones, and the largest tasks of one more.
         whole_elements, more = divmod(mine, splits)
         parts = [
-            tuple(min(bound * self._tile, problem.rows) for bound in bounds(tiles, splits, i))
+            tuple(min(bound * tile_rows, problem.rows) for bound in bounds(tiles, splits, i))
             for i in range(splits)
         ]
         largest = max(end - begin for begin, end in parts)
@@ -121,45 +118,43 @@ class AttentionCost:
         share = min(busiest / problem.elements, 1.0)
         stream = Stream(bytes_moved * share, bytes_moved)
         workers = min(tasks, problem.workers)
-        return estimate_of(self._machine, workers, issue, stall, tile, [stream], pack)
+        return estimate_of(self.machine, workers, issue, stall, tile, [stream], pack)
 
     def _block(self, rows: int, steps: int) -> _Cycles:
         """One block whose rows see `steps` keys."""
         if not steps:
             return _Cycles(0.0, 0.0, 0.0)
         parts = (
-            self._product(rows, steps, self._problem.depth),
-            self._product(rows, self._problem.columns, -(-steps // self._ukernels.numbers)),
+            self._product(rows, steps, self.problem.depth),
+            self._product(rows, self.problem.columns, self._words(steps)),
             _Cycles(*(rows * cycles for cycles in self._softmax(steps))),
         )
         return _Cycles(*map(sum, zip(*parts, strict=True)))
 
     def _product(self, rows: int, n: int, k: int) -> _Cycles:
-        _, lanes, width, _, covers = self._ukernels
-        full, left = divmod(n, width * lanes)
-        panels = [(full, covers(width, False, k)[rows])]
-        if left:
-            panels.append((1, covers(-(-left // lanes), True, k)[rows]))
-        issue = sum(count * k * cover.issue for count, cover in panels)
-        step = sum(count * k * cover.step for count, cover in panels)
-        return _Cycles(issue, step - issue, sum(count * cover.fixed for count, cover in panels))
+        issue, step, fixed = self.ukernels.cycles(n, k, (rows, 1))
+        return _Cycles(issue, step - issue, fixed)
+
+    def _words(self, keys: int) -> int:
+        """The steps of k that keys are in the product with v."""
+        return -(-keys // self.ukernels.types.a.numbers)
 
     def _softmax(self, steps: int) -> _Cycles:
         """One row: scale and mask it, take powers, divide the result."""
-        isa, tuning = self._machine.isa, self._machine.hardware.tuning
-        dtype, lanes, *_ = self._ukernels
+        isa, tuning = self.machine.isa, self.machine.hardware.tuning
+        dtype, lanes = self.ukernels.types.c, self.ukernels.lanes
 
         def cycles(*ops: str) -> float:
             return sum(operation_cycles(op, dtype, lanes, isa, tuning) for op in ops)
 
         through = 1.0 / isa.load_per_cycle + 1.0 / isa.store_per_cycle
         scale = through + cycles("multiply", "maximum")
-        if self._layout.masked:
+        if self.layout.masked:
             scale += 1.0 / isa.load_per_cycle + cycles("add")
-        if self._layout.capped:
+        if self.layout.capped:
             scale += cycles("tanh", "multiply")
         power = through + cycles("subtract", "multiply", EXP2_FLUSHED, "add")
-        vectors, stored = -(-steps // lanes), -(-self._problem.columns // lanes)
+        vectors, stored = -(-steps // lanes), -(-self.problem.columns // lanes)
         latency = isa.fma_latency_cycles
         issue = vectors * (scale + power) + stored * (through + cycles("multiply"))
         stall = vectors * (max(latency - scale, 0.0) + max(latency - power, 0.0))
@@ -169,12 +164,12 @@ class AttentionCost:
 
     def _pack(self) -> float:
         """Cycles of packing k and v of one batch element."""
-        problem, layout = self._problem, self._layout
-        lanes, tuning = self._ukernels.lanes, self._machine.hardware.tuning
+        problem, layout = self.problem, self.layout
+        lanes, tuning = self.ukernels.lanes, self.machine.hardware.tuning
         total = 0.0
         for copies, steps, columns in (
             (layout.k_copies, problem.depth, problem.steps),
-            (layout.v_copies, -(-problem.steps // self._ukernels.numbers), problem.columns),
+            (layout.v_copies, self._words(problem.steps), problem.columns),
         ):
             cycles = tuning.pack_transpose_cycles_per_vector
             if copies:

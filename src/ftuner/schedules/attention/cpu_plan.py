@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ftuner.core.ranges import after_coarse, middle
-from ftuner.cost.cpu.product import Covers
 from ftuner.cost.step import Estimate, Machine
 from ftuner.planner.cpu.planner import Planner
 from ftuner.schedules.attention.cpu_cost import (
+    AttentionBlocks,
     AttentionCost,
     AttentionLayout,
     AttentionProblem,
-    AttentionUKernels,
 )
-
-
-class AttentionBlocks(NamedTuple):
-    """How the rows of a batch element are cut."""
-
-    rows: int
-    """Rows of each block of a task but the last, which may have fewer."""
-    tile: int
-    """Rows of a row tile: tasks begin at multiples of it."""
-    splits: int
-    """Tasks of a batch element."""
-    runs: int
-    """Runs of consecutive tasks, which are dealt to workers. The tasks of a run share k and v,
-    where there are enough such runs."""
 
 
 def attention_blocks(planner: Planner, problem: AttentionProblem) -> AttentionBlocks:
@@ -65,13 +48,7 @@ def attention_estimate(
 ) -> Estimate:
     """What the busiest worker spends its time on; `bytes_moved` by all workers together."""
     library = planner.library
-
-    def covers(vectors: int, tail: bool, steps: int) -> Covers:
-        return planner.cover(vectors, tail, steps)[1]
-
-    types, width = library.types, library.widths[0]
-    ukernels = AttentionUKernels(types.c, library.lanes, width, types.a.numbers, covers)
+    ukernels = planner.ukernels(library.widths[0])
     machine = Machine(library.hardware, library.isa, problem.workers)
-    block_rows, tile, splits, _ = attention_blocks(planner, problem)
-    cost = AttentionCost(machine, ukernels, problem, layout, block_rows, tile, splits)
-    return cost.terms(bytes_moved)
+    blocks = attention_blocks(planner, problem)
+    return AttentionCost(machine, ukernels, problem, layout, blocks).terms(bytes_moved)

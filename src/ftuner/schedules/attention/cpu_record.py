@@ -23,13 +23,7 @@ class Attention:
     """Lower bound of a row's largest score."""
     CAUSAL = 7
     """Row i of a causal attention sees keys j <= i + CAUSAL."""
-    Q_ROW = 8
-    K_DEPTH = 9
-    K_STEP = 10
-    V_STEP = 11
-    V_COLUMN = 12
-    MASK_ROW = 13
-    OUT_ROW = 14
+    Q_ROW, K_DEPTH, K_STEP, V_STEP, V_COLUMN, MASK_ROW, OUT_ROW = range(8, 15)
     SPLITS = 15
     """Tasks for each batch element: ranges of row tiles, near-even in length."""
     BLOCK = 16

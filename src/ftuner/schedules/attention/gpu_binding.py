@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftuner.codegen.triton.source import Source
@@ -24,13 +25,13 @@ from ftuner.runtime.gpu.step_kind import (
     StepKind,
     Together,
     are_read_in_place,
-    exist,
     nowhere,
     reversed_bytes,
 )
 from ftuner.runtime.ops.attention_operands import Requests
 from ftuner.runtime.step_kinds import MatrixKind
-from ftuner.schedules.attention.gpu_binding_launches import Attentions
+from ftuner.schedules.attention.gpu_binding_launches import Attentions, How
+from ftuner.schedules.attention.gpu_binding_launches import Operands as AttentionOperands
 from ftuner.schedules.attention.step import AttentionStep
 
 MOST_HEAD_AXES = 2
@@ -42,36 +43,24 @@ REHEARSED_ROWS = 64
 class BoundAttention(Rehearsal):
     """Attention."""
 
-    def __init__(
-        self, attentions: Attentions, softmax: AttentionSoftmax, past: int | None, tf32: bool,
-        operands: Sequence[BoundOperand],
-    ) -> None:  # fmt: skip
-        """`operands`: q, k, v, the mask and the sinks if there are any, and the result; `past`: the
-        value of `softmax.causal`."""
-        super().__init__([x.memory for x in operands])
-        self._attentions = attentions
-        self._how = softmax, past, tf32
-        self._operands = operands
+    def __init__(self, attentions: Attentions, how: How, operands: Sequence[BoundOperand]) -> None:
+        """`operands`: q, k, v, the mask and the sinks if there are any, and the result."""
+        super().__init__(operands)
+        self._attentions, self._how = attentions, how
 
     def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
-        q, k, v, out, mask, sinks = self._tensors(arrays)
-        found = self._attentions.run(q, k, v, out, mask, *self._how, sinks)
+        found = self._attentions.run(self._tensors(arrays), self._how)
         return found if are_read_in_place(self._operands) else None
 
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
-        q, k, v, out, mask, sinks = self._tensors(arrays)
-        found = self._attentions.workspace_bytes(q, k, v, out, mask, *self._how, sinks)
+        found = self._attentions.workspace_bytes(self._tensors(arrays), self._how)
         return found + reversed_bytes(self._operands, arrays)
-
-    @property
-    def exists(self) -> bool:
-        return exist(self._operands)
 
     def alike(self) -> Alike:
         """Of operands that may have no data."""
-        q, k, v, out, mask, _ = self._tensors(())
-        _, past, _ = self._how
-        return Alike(past, self._attentions.bits(q, k, v, out, mask, *self._how), q.shape[-2])
+        operands, how = self._tensors(()), self._how
+        past = None if how.causal == "none" else how.past
+        return Alike(past, self._attentions.bits(operands, how), operands.q.shape[-2])
 
     def wanted(self) -> list[Source]:
         """All that it may launch, as of `BoundProduct`."""
@@ -79,15 +68,12 @@ class BoundAttention(Rehearsal):
 
     def kernels(self) -> dict[AttentionKernel, Source]:
         """The same, by kernel."""
-        q, k, v, out, mask, sinks = self._tensors(())
-        return self._attentions.wanted(q, k, v, out, mask, *self._how, sinks)
+        return self._attentions.wanted(self._tensors(()), self._how)
 
-    def _tensors(
-        self, arrays: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    def _tensors(self, arrays: Sequence[Tensor]) -> AttentionOperands:
         q, k, v, *optional, out = (x.tensor(arrays) for x in self._operands)
-        sinks = optional.pop() if self._how[0].sinks else None
-        return q, k, v, out, optional.pop() if optional else None, sinks
+        sinks = optional.pop() if self._how.softmax.sinks else None
+        return AttentionOperands(q, k, v, out, optional.pop() if optional else None, sinks)
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,11 @@ class CompiledAttention(CompiledStep):
     step: AttentionStep
     attentions: Attentions
     softmax: AttentionSoftmax
+    """Without its limit on keys."""
     tf32: bool
     operands: Operands
     past: int | None
-    """The number of the dim `softmax.causal`; None if that is None."""
+    """The number of the dim that limits keys; None if there is none."""
 
     def bind(
         self, values: Sequence[int], memory: Places, status: Tensor | None
@@ -125,8 +112,12 @@ class CompiledAttention(CompiledStep):
         operands = self.operands.bound(values, memory)
         if 0 in operands[-1].shape:
             return None
+        return BoundAttention(self.attentions, self.how(values), operands)
+
+    def how(self, values: Sequence[int]) -> How:
+        """The softmax for values of the dims."""
         past = None if self.past is None else values[self.past]
-        return BoundAttention(self.attentions, self.softmax, past, self.tf32, operands)
+        return How.of(self.softmax, past, self.tf32)
 
 
 class AttentionsTogether(Together):
@@ -154,29 +145,23 @@ class AttentionsTogether(Together):
         alone = self._compiled.rehearsal(values, nowhere)
         if alone is None or not alone.exists:
             return []
+        operands = self._tensors([*map(nowhere, self.buffers)], 0, REHEARSED_ROWS)
         compiled = self._compiled
-        q, k, v, out, *masks = self._tensors([*map(nowhere, self.buffers)], 0, REHEARSED_ROWS)
-        past = None if compiled.past is None else values[compiled.past]
-        return compiled.attentions.wanted_together(
-            q, k, v, out, masks[0] if masks else None, compiled.softmax, past, compiled.tf32,
-            alone.kernels(),
-        )  # fmt: skip
+        return compiled.attentions.wanted_together(operands, compiled.how(values), alone.kernels())
 
     def launch(
         self, memories: Sequence[Tensor], first: int, offsets: Sequence[int], like: Alike,
         exact: bool,
     ) -> None:  # fmt: skip
-        q, k, v, out, *masks = self._tensors(memories, first, offsets[-1])
         compiled, requests = self._compiled, Requests(tuple(offsets), tuple(offsets))
-        compiled.attentions.run_together(
-            q, k, v, out, masks[0] if masks else None, compiled.softmax, like.past,
-            compiled.tf32, requests, like.bits if exact else None,
-        )  # fmt: skip
+        how = How.of(compiled.softmax, like.past, compiled.tf32)
+        how = how._replace(requests=requests, bits=like.bits if exact else None)
+        compiled.attentions.run(self._tensors(memories, first, offsets[-1]), how)
 
-    def _tensors(self, memories: Sequence[Tensor], first: int, rows: int) -> list[Tensor]:
+    def _tensors(self, memories: Sequence[Tensor], first: int, rows: int) -> AttentionOperands:
         """The operands of `rows` rows from the row `first` on."""
         pairs = zip(self._operands, memories, strict=True)
-        return [self._operand(*operand, memory, first, rows) for operand, memory in pairs]
+        return AttentionOperands(*(self._operand(*x, memory, first, rows) for x, memory in pairs))
 
     def _operand(
         self, view: View, width: int, counted: Sequence[int], memory: Tensor, first: int, rows: int
@@ -203,7 +188,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
         return CompiledAttention(
             step,
             setting.session.attentions,
-            step.softmax,
+            replace(step.softmax, causal=None),
             setting.tf32,
             Operands.of(step.views, setting.layouts),
             None if causal is None else setting.dims.number(causal),

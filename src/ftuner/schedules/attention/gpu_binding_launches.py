@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import is_
 from typing import NamedTuple
 
 import torch
@@ -61,21 +62,53 @@ class Bits(NamedTuple):
     split_keys: int
 
 
-class _Seen(NamedTuple):
-    """The keys that rows see, and how float32 is multiplied."""
+class Operands(NamedTuple):
+    """The operands and the result, with the same batch axes. Where nothing is launched, they may
+    have no data."""
 
+    q: Tensor
+    """`(..., rows, depth)`."""
+    k: Tensor
+    """`(..., depth, keys)`."""
+    v: Tensor
+    """`(..., keys, columns)`."""
+    out: Tensor
+    """`(..., rows, columns)`, not empty."""
+    mask: Tensor | None = None
+    """`(..., rows, keys)`, numbers or booleans; strides may be 0. One number for each key of all
+    requests where these are of unequal length."""
+    sinks: Tensor | None = None
+    """`(..., rows, 1)`, numbers, if `softmax.sinks`; strides may be 0."""
+
+    def arrays(self) -> list[Tensor]:
+        """Returns those that there are, with keys as `(..., keys, depth)`."""
+        q, k = self.q, self.k.mT
+        if q.shape[-1] == 0:
+            # Without elements all scores are 0, as for one element that is 0.
+            q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
+        optional = [x for x in (self.mask, self.sinks) if x is not None]
+        return [q, k, self.v, self.out, *optional]
+
+
+class How(NamedTuple):
+    """The softmax, the keys that rows see, and how float32 is multiplied."""
+
+    softmax: AttentionSoftmax
+    """Without `AttentionSoftmax.causal`."""
     causal: Causal
     past: int
-    requests: Requests | None
-    """Requests of unequal length."""
     tf32: bool
+    requests: Requests | None = None
+    """Requests of unequal length, concatenated along rows and keys; there are at most two batch
+    axes, and k and v are broadcast along the second one."""
     bits: Bits | None = None
     """Those that the requests have alone; None if they may be others."""
 
     @classmethod
-    def of(cls, past: int | None, tf32: bool) -> _Seen:
-        """`past`: the value of `AttentionSoftmax.causal`."""
-        return cls("none" if past is None else "first", past or 0, None, tf32)
+    def of(cls, softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None) -> How:
+        """`past`: the value of `AttentionSoftmax.causal`. `tf32`: by default as torch says."""
+        causal: Causal = "none" if past is None else "first"
+        return cls(softmax, causal, past or 0, allows_tf32() if tf32 is None else tf32)
 
 
 class _Call(NamedTuple):
@@ -128,20 +161,8 @@ class Attentions:
             MAX_UPLOADS
         )
 
-    def run(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool | None = None,
-        sinks: Tensor | None = None,
-    ) -> list[BoundKernel] | None:  # fmt: skip
-        """`out = softmax(q @ k, mask) @ v`, on the current stream; the result is not empty.
-
-        Args:
-            q, k, v, out: `(..., rows, depth)`, `(..., depth, keys)`, `(..., keys, columns)` and
-                `(..., rows, columns)`, with the same batch axes.
-            mask: `(..., rows, keys)`, numbers or booleans; strides may be 0.
-            past: the value of `softmax.causal`.
-            tf32: whether float32 may be multiplied as tf32; by default as torch says.
-            sinks: `(..., rows, 1)`, numbers, if `softmax.sinks`; strides may be 0.
+    def run(self, operands: Operands, how: How) -> list[BoundKernel] | None:
+        """`out = softmax(q @ k, mask) @ v`, on the current stream; requests in one launch.
 
         Returns:
             The launches, valid for all tensors of the same layout at the same addresses; None if
@@ -150,157 +171,87 @@ class Attentions:
         Raises:
             ShapeError: queries longer than a kernel takes; or more than `MOST_COUNTED` rows, keys,
                 tiles, or parts of these.
+            UnsupportedKernelError: the stream is captured in a CUDA graph, and there are requests.
         """
-        tf32 = allows_tf32() if tf32 is None else tf32
-        return self._cut(q, k.mT, v, out, _optional(mask, sinks), softmax, _Seen.of(past, tf32))
-
-    def wanted(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
-    ) -> dict[AttentionKernel, Source]:  # fmt: skip
-        """Returns what `run` may launch for operands of these layouts, which may have no data."""
-        seen = _Seen.of(past, tf32)
-        found: dict[AttentionKernel, Source] = {}
-        if v.shape[-2] == 0:
-            return found
-        given = _given(q, k.mT, v, out, _optional(mask, sinks))
-        for arrays in _pieces(_readable(given, softmax)):
-            batch = attention_batch(arrays[3].shape[:-2], arrays)
-            form = self._form(arrays, batch, softmax, seen)
-            found |= self._sources(form, batch.members.extent > 1)
-        return found
-
-    def wanted_together(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool, alone: Iterable[AttentionKernel],
-    ) -> list[Source]:  # fmt: skip
-        """Returns what `run_together` may launch for operands of these layouts, which may have no
-        data, of requests that launch some of `alone` by themselves."""
-        ends = 0, q.shape[-2]
-        seen = _Seen.of(past, tf32)._replace(requests=Requests(ends, ends))
-        arrays = _readable(_given(q, k.mT, v, out, _optional(mask, None)), softmax)
-        batch = attention_batch(out.shape[:-2], arrays)
-        form = self._form(arrays, batch, softmax, seen)
-        found = [*self._sources(form, batch.members.extent > 1).values()]
-        forms = [replace(x, form=form) for x in alone if not x.tile.specialised]
-        return [*found, *map(self._as_alone, forms)]
-
-    @property
-    def calls(self) -> Iterator[_Call]:
-        """Plans and kernels of the layouts of operands that are kept."""
-        return self._calls.values()
-
-    def workspace_bytes(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool, sinks: Tensor | None = None,
-    ) -> int:  # fmt: skip
-        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
-        sums."""
-        if v.shape[-2] == 0:
-            return 0
-        given = _given(q, k.mT, v, out, _optional(mask, sinks))
-        arrays = _readable(given, softmax)
-        seen = _Seen.of(past, tf32)
-        plans = [self._call(piece, softmax, seen).plan for piece in _pieces(arrays)]
-        floats = max(plan.workspace_floats for plan in plans)
-        return copied_bytes(arrays, given) + FLOAT32.itemsize * floats
-
-    def run_requests(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, requests: Requests,
-        softmax: AttentionSoftmax, causal: bool,
-    ) -> list[BoundKernel] | None:  # fmt: skip
-        """As `run`, in one launch, for requests of unequal length that are concatenated along rows
-        and keys.
-
-        Args:
-            q, k, v, out: `(heads, sharing, ...)`, and then as in `run`; k and v are broadcast along
-                the second axis.
-            causal: whether the last row of a request sees all of its keys, the one before all but
-                the last, and so on.
-
-        Raises:
-            ShapeError: as in `run`.
-            UnsupportedKernelError: the stream is captured in a CUDA graph.
-        """
-        limit: Causal = "last" if causal else "none"
-        seen = _Seen(limit, 0, requests, allows_tf32())
-        return self._cut(q, k.mT, v, out, [], softmax, seen)
-
-    def bits(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool,
-    ) -> Bits:  # fmt: skip
-        """Returns what decides the bits of `run`, for operands of these layouts, which may have no
-        data; values have at most `MAX_EXTENT` columns."""
-        arrays = _readable(_given(q, k.mT, v, out, _optional(mask, None)), softmax)
-        plan = self._call(arrays, softmax, _Seen.of(past, tf32)).plan
-        return Bits(plan.kernel, plan.split_keys)
-
-    def run_together(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, mask: Tensor | None,
-        softmax: AttentionSoftmax, past: int | None, tf32: bool, requests: Requests,
-        bits: Bits | None,
-    ) -> None:  # fmt: skip
-        """As `run`, in one launch, for requests of unequal length that are concatenated along rows
-        and keys. There are at most two batch axes.
-
-        Args:
-            mask: as `run` takes it, with one number for each key of all requests.
-            bits: as of `_Seen`.
-
-        Raises:
-            ShapeError: as in `run`.
-        """
-        seen = _Seen.of(past, tf32)._replace(requests=requests, bits=bits)
-        self._cut(q, k.mT, v, out, _optional(mask, None), softmax, seen)
-
-    def _cut(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: list[Tensor],
-        softmax: AttentionSoftmax, seen: _Seen,
-    ) -> list[BoundKernel] | None:  # fmt: skip
-        if v.shape[-2] == 0:
+        out = operands.out
+        if operands.v.shape[-2] == 0:
             # The result of attention over no keys is zero.
             out.zero_()
             return None
-        given = _given(q, k, v, out, optional)
-        arrays = _readable(given, softmax)
-        launches = [x for piece in _pieces(arrays) for x in self._bound(piece, softmax, seen)]
+        given = operands.arrays()
+        arrays = _readable(given, how.softmax)
+        launches = [x for piece in _pieces(arrays) for x in self._bound(piece, how)]
         for bound in launches:
             bound.launch()
         if arrays[3] is not out:
             out.copy_(arrays[3])
-        in_place = q is arrays[0] and all(x is y for x, y in zip(arrays, given, strict=True))
+        in_place = operands.q is arrays[0] and all(map(is_, arrays, given))
         return launches if in_place else None
 
-    def _call(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
+    def wanted(self, operands: Operands, how: How) -> dict[AttentionKernel, Source]:
+        """Returns what `run` may launch for operands of these layouts."""
+        found: dict[AttentionKernel, Source] = {}
+        if operands.v.shape[-2] > 0:
+            for arrays in _pieces(_readable(operands.arrays(), how.softmax)):
+                found |= self._sources(*self._form_of(arrays, how))
+        return found
+
+    def wanted_together(
+        self, operands: Operands, how: How, alone: Iterable[AttentionKernel]
+    ) -> list[Source]:
+        """Returns what `run` may launch for operands of these layouts, if they are of requests that
+        launch some of `alone` by themselves."""
+        ends = 0, operands.q.shape[-2]
+        how = how._replace(requests=Requests(ends, ends))
+        form, shared = self._form_of(_readable(operands.arrays(), how.softmax), how)
+        found = [*self._sources(form, shared).values()]
+        forms = [replace(x, form=form) for x in alone if not x.tile.specialised]
+        return [*found, *map(self._as_alone, forms)]
+
+    def workspace_bytes(self, operands: Operands, how: How) -> int:
+        """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
+        sums."""
+        if operands.v.shape[-2] == 0:
+            return 0
+        given = operands.arrays()
+        arrays = _readable(given, how.softmax)
+        floats = max(self._call(piece, how).plan.workspace_floats for piece in _pieces(arrays))
+        return copied_bytes(arrays, given) + FLOAT32.itemsize * floats
+
+    def bits(self, operands: Operands, how: How) -> Bits:
+        """Returns what decides the bits of `run`, for operands of these layouts; values have at
+        most `MAX_EXTENT` columns."""
+        plan = self._call(_readable(operands.arrays(), how.softmax), how).plan
+        return Bits(plan.kernel, plan.split_keys)
+
+    def _call(self, arrays: list[Tensor], how: How) -> _Call:
         layout = [(x.shape, x.stride(), x.data_ptr() % ALIGNMENT_BYTES) for x in arrays]
-        weights = (
-            softmax.scale, softmax.softcap, softmax.hidden, softmax.safe, softmax.hides_nan,
-            softmax.sinks,
-        )  # fmt: skip
         dtype = matrix_dtype(arrays[0], "q")
-        key = (*layout, *(x.dtype for x in arrays[4:]), dtype, weights, seen)
+        key = (*layout, *(x.dtype for x in arrays[4:]), dtype, how)
         call = self._calls.get(key)
         if call is None:
-            call = self._make(arrays, softmax, seen)
+            call = self._make(arrays, how)
             self._calls.add(key, call)
         return call
 
-    def _form(
-        self, arrays: list[Tensor], batch: AttentionBatch, softmax: AttentionSoftmax, seen: _Seen
-    ) -> AttentionForm:
-        q, k, v, *_ = arrays
+    def _form_of(self, arrays: list[Tensor], how: How) -> tuple[AttentionForm, bool]:
+        """Returns the form of kernels, and whether heads share keys."""
+        batch = attention_batch(arrays[3].shape[:-2], arrays)
+        return self._form(arrays, batch, how), batch.members.extent > 1
+
+    def _form(self, arrays: list[Tensor], batch: AttentionBatch, how: How) -> AttentionForm:
+        softmax, (q, k, v, *_) = how.softmax, arrays
         mask, sinks = _optional_numbers(arrays, softmax)
         depth, columns = q.shape[-1], v.shape[-1]
         dtype = matrix_dtype(q, "q")
-        multiply = multiplied_on(self._hardware, multiply_of(dtype, seen.tf32))
+        multiply = multiplied_on(self._hardware, multiply_of(dtype, how.tf32))
         aligned = all_aligned(arrays[:4], batch)
         aligned = aligned and whole_loads(q, depth) and whole_loads(v, columns)
         return AttentionForm.over(
             dtype, multiply, depth, columns,
-            causal=seen.causal,
+            causal=how.causal,
             mask=None if mask is None else mask_form(arrays[mask], batch),
-            ragged=None if seen.requests is None else INT32,
+            ragged=None if how.requests is None else INT32,
             aligned=aligned,
             loads=loads_of(self._hardware, multiply, aligned and ascending([k, v], batch)),
             negative=softmax.scale < 0,
@@ -308,8 +259,8 @@ class Attentions:
             sinks=None if sinks is None else matrix_dtype(arrays[sinks], "sinks"),
         )  # fmt: skip
 
-    def _make(self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen) -> _Call:
-        past, requests = seen.past, seen.requests
+    def _make(self, arrays: list[Tensor], how: How) -> _Call:
+        softmax, past, requests = how.softmax, how.past, how.requests
         q, k, v, out, *_ = arrays
         batch = attention_batch(out.shape[:-2], arrays)
         (rows, depth), (keys, columns) = q.shape[-2:], v.shape[-2:]
@@ -324,14 +275,14 @@ class Attentions:
         problem = AttentionProblem(
             count, batch.heads.extent, batch.members.extent, rows, keys, depth, columns, past
         )
-        form = self._form(arrays, batch, softmax, seen)
+        form = self._form(arrays, batch, how)
         lengths = None
         if requests is not None:
             lengths = RequestLengths(_lengths(requests.rows), _lengths(requests.keys))
-        if seen.bits is None:
+        if how.bits is None:
             plan, kernel = self._planned(form, problem, lengths)
         else:
-            plan, kernel = self._planned_by(form, problem, seen.bits)
+            plan, kernel = self._planned_by(form, problem, how.bits)
         counted = max(plan.programs, plan.blocks * plan.split_keys, plan.packed_rows)
         if counted > MOST_COUNTED:
             raise ShapeError(
@@ -394,21 +345,19 @@ class Attentions:
             found = self._prepared[form, shared] = _Prepared(planner, kernels)
         return found
 
-    def _bound(
-        self, arrays: list[Tensor], softmax: AttentionSoftmax, seen: _Seen
-    ) -> Iterator[BoundKernel]:
-        call = self._call(arrays, softmax, seen)
+    def _bound(self, arrays: list[Tensor], how: How) -> Iterator[BoundKernel]:
+        call, requests = self._call(arrays, how), how.requests
         plan, kernel, argument = call.plan, call.plan.kernel, call.kernel.argument
-        mask, sinks = _optional_numbers(arrays, softmax)
+        mask, sinks = _optional_numbers(arrays, how.softmax)
         names = ["q", "k", "v", "out", *["mask"] * (mask is not None)]
         names += ["sinks"] * (sinks is not None)
         scratch = (plan.workspace_floats, plan.arrivals) if kernel.split else (0, 0)
 
         def late() -> tuple[Tensor, ...]:
-            uploaded = () if seen.requests is None else self._upload(seen.requests)
+            uploaded = () if requests is None else self._upload(requests)
             return (*uploaded, *(self._scratch.take(*scratch) if kernel.split else ()))
 
-        depends = late if kernel.split or seen.requests is not None else None
+        depends = late if kernel.split or requests is not None else None
         for offsets in call.offsets:
             moved_to = map(moved, arrays, offsets)
             # Booleans are read as bytes.
@@ -444,25 +393,12 @@ class Attentions:
         return found
 
 
-def _optional(mask: Tensor | None, sinks: Tensor | None) -> list[Tensor]:
-    return [x for x in (mask, sinks) if x is not None]
-
-
 def _optional_numbers(
     arrays: Sequence[Tensor], softmax: AttentionSoftmax
 ) -> tuple[int | None, int | None]:
     """The numbers of the mask and of the sinks among the arrays, after q, k, v and the result."""
     last = len(arrays) - 1
     return 4 if last > 3 + softmax.sinks else None, last if softmax.sinks else None
-
-
-def _given(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, optional: Sequence[Tensor]
-) -> list[Tensor]:
-    if q.shape[-1] == 0:
-        # Without elements all scores are 0, as for one element that is 0.
-        q, k = (x.new_zeros((*x.shape[:-1], 1)) for x in (q, k))
-    return [q, k, v, out, *optional]
 
 
 def _readable(given: list[Tensor], softmax: AttentionSoftmax) -> list[Tensor]:

@@ -32,13 +32,8 @@ def attention_batch(shape: Sequence[int], arrays: Sequence[Tensor]) -> Attention
     broadcast along it; the axes before are heads and requests."""
     nothing = Axis(1, (0,) * len(arrays))
     axes = batch_axes(shape, *arrays)
-    members = heads = requests = nothing
-    if axes and not any(axes[-1].strides[1:3]):
-        members = axes.pop()
-    if axes:
-        heads = axes.pop()
-    if axes:
-        requests = axes.pop()
+    members = axes.pop() if axes and not any(axes[-1].strides[1:3]) else nothing
+    heads, requests = (axes.pop() if axes else nothing for _ in range(2))
     walks = [range(axis.extent) for axis in axes]
     offsets = tuple(
         tuple(

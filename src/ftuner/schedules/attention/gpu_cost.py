@@ -24,33 +24,25 @@ from ftuner.schedules.attention.gpu_cost_tile import AttentionTileCost
 
 
 class AttentionEstimate(NamedTuple):
-    """Seconds of attention on a GPU by cause. The first three are spread evenly over all
-    multiprocessors."""
+    """Seconds of attention on a GPU by cause. Others than these are as in `ProductEstimate`."""
 
     matrix_s: float
-    """Products."""
+    """Products, spread evenly over all multiprocessors."""
     power_s: float
-    """Exponentials and sums."""
+    """Exponentials and sums, in the same way."""
     shared_s: float
-    """Transfers to and from shared memory."""
     stall_s: float
     """The excess of blocks of keys over the longest of these: contention, the turns of a warpgroup
     between products and powers, latency of loads."""
     tail_s: float
-    """The excess of the busiest multiprocessor over an even share."""
     l2_s: float
-    """Transfers to and from L2."""
     dram_s: float
-    """Transfers to and from DRAM."""
     fill_s: float
-    """The first loads of tiles, as far as other tiles do not hide them."""
     store_s: float
-    """The results of tiles, as far as other tiles do not hide them."""
     reduce_s: float
     """Adding up the sums of split keys."""
     launch_s: float
     overlap_exponent: float
-    """As in `GpuTuning`."""
 
     @property
     def busiest_s(self) -> float:

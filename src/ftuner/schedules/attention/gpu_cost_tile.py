@@ -128,25 +128,13 @@ def registers_per_thread(
 
 
 def _registers(tuning: GpuTuning, instruction: MatrixInstruction, described: bool) -> _Registers:
+    kind = "copied" if described else "pointer"
     if is_vector(instruction):
-        return _Registers(
-            tuning.vector_base_registers, tuning.vector_registers_per_accumulator,
-            tuning.vector_registers_per_score, tuning.vector_registers_per_query_register,
-        )  # fmt: skip
-    if instruction.asynchronous:
-        return _Registers(
-            tuning.wgmma_base_registers, tuning.wgmma_registers_per_accumulator,
-            tuning.wgmma_registers_per_score, tuning.wgmma_registers_per_query_register,
-        )  # fmt: skip
-    if described:
-        return _Registers(
-            tuning.copied_base_registers, tuning.copied_registers_per_accumulator,
-            tuning.copied_registers_per_score, tuning.copied_registers_per_query_register,
-        )  # fmt: skip
-    return _Registers(
-        tuning.pointer_base_registers, tuning.pointer_registers_per_accumulator,
-        tuning.pointer_registers_per_score, tuning.pointer_registers_per_query_register,
-    )  # fmt: skip
+        kind = "vector"
+    elif instruction.asynchronous:
+        kind = "wgmma"
+    of = (f"{kind}_registers_per_{of}" for of in ("accumulator", "score", "query_register"))
+    return _Registers(*(getattr(tuning, name) for name in (f"{kind}_base_registers", *of)))
 
 
 def _hides_values(form: AttentionForm, instruction: MatrixInstruction) -> bool:

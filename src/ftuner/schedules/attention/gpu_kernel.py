@@ -27,14 +27,17 @@ from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source, function_source
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.gpu.attention import AttentionForm, AttentionKernel
 from ftuner.schedules.attention.gpu_kernel_operands import (
+    SEARCH,
     attention_arguments,
     beyond,
     block_loads,
     both,
     masked,
     pieces,
+    place_lines,
+    range_lines,
+    row_count,
 )
-from ftuner.schedules.attention.gpu_kernel_places import SEARCH, place_lines, range_lines, row_count
 from ftuner.schedules.attention.gpu_kernel_specialised import specialised_source
 
 _CONSTANTS = """

@@ -21,8 +21,11 @@ from textwrap import indent
 from ftuner.codegen.triton.gluon import barrier_lines, specialised_function
 from ftuner.codegen.triton.source import LANGUAGE_TYPES, Source
 from ftuner.core.gpu.attention import AttentionKernel
-from ftuner.schedules.attention.gpu_kernel_operands import attention_arguments
-from ftuner.schedules.attention.gpu_kernel_places import place_lines, range_lines
+from ftuner.schedules.attention.gpu_kernel_operands import (
+    attention_arguments,
+    place_lines,
+    range_lines,
+)
 
 _PRELUDE = """
 BQ = tl.constexpr({bq})

@@ -118,7 +118,6 @@ class AttentionPlanner:
             HardwareError: the chip does not multiply so, or has no room for the smallest tile.
         """
         self._form = form
-        self._hardware = hardware
         self._ample_waves = hardware.tuning.ample_attention_waves
         self._chip = chip_of(hardware, form.dtype)
         tiles = kept_tiles(hardware, form)
@@ -176,20 +175,11 @@ class AttentionPlanner:
         """Returns the plan by a kernel of the form, with keys in `split_keys` parts."""
         return AttentionPlan(problem, kernel, self._l2_heads(kernel, problem), split_keys)
 
-    def estimate(
-        self, plan: AttentionPlan, lengths: RequestLengths | None = None
-    ) -> AttentionEstimate:
-        """Returns the estimate of a plan of this planner, by terms."""
-        return estimate_attention_plan(self._hardware, plan, lengths)
-
     def seconds(self, plan: AttentionPlan, lengths: RequestLengths | None = None) -> float:
         """Returns the seconds by which a plan of this planner was chosen."""
-        candidate = self._candidate(plan)
+        candidate = next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
         summary = _summary(self._form, lengths)
         return candidate.seconds(candidate.tiling(plan.problem, summary), plan.split_keys)
-
-    def _candidate(self, plan: AttentionPlan) -> Candidate:
-        return next(c for c in self._candidates if plan.kernel in (c.whole, c.split))
 
     def _l2_heads(self, kernel: AttentionKernel, problem: AttentionProblem) -> int:
         """Returns the heads whose tiles are interleaved. Causal attention begins with the last

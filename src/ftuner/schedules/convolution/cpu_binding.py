@@ -81,9 +81,7 @@ class CompiledConvolution(CompiledProduct[ConvolutionStep]):
         if not step.faster:
             return None
         library = self.products.compiled.library
-        choice = _choice_of(step, library.hardware, library.isa)
-        rows, positions = step.window.extents
-        deciding = choice.deciding(step.a.shape[0], rows, positions)
+        choice, deciding = _choice_of(step, library.hardware, library.isa)
         return _OtherIsFaster(choice, records.dims.numbers(deciding))
 
     def one_row(self, panels: Panels) -> tuple[Problem, Strides] | None:
@@ -136,10 +134,14 @@ def _strides(c_row: int, *operands: int) -> Strides:
     return Strides(0, 0, 0, 0, c_row, (), operands, False)
 
 
-def _choice_of(step: ConvolutionStep, hardware: CpuHardware, isa: Isa) -> Choice:
+def _choice_of(
+    step: ConvolutionStep, hardware: CpuHardware, isa: Isa
+) -> tuple[Choice, tuple[Dim, ...]]:
+    """The choice, and the dims that decide it."""
     faster: Any = KINDS.named(step.faster)
     found: Choice = faster.choice_for(step, hardware, isa.name)
-    return found
+    rows, positions = step.window.extents
+    return found, found.deciding(step.a.shape[0], rows, positions)
 
 
 class ConvolutionKind(ProductKind[ConvolutionStep]):
@@ -162,9 +164,7 @@ class ConvolutionKind(ProductKind[ConvolutionStep]):
         self, step: ConvolutionStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         if step.faster:
-            choice = _choice_of(step, machine.hardware, machine.isa)
-            rows, positions = step.window.extents
-            deciding = choice.deciding(step.a.shape[0], rows, positions)
+            choice, deciding = _choice_of(step, machine.hardware, machine.isa)
             middles = [middle(evaluate(dim, extents)) for dim in deciding]
             if choice.decided(middles, machine.workers) is not None:
                 return StepReport("nothing: the step before does it", no_cost(machine))

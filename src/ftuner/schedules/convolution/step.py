@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -99,6 +99,20 @@ class ConvolutionStep(ProductStep):
 
 
 @dataclass(frozen=True)
+class GroupedConvolutionStep(ConvolutionStep):
+    """A convolution in groups, each by its own matrix: A and C have the channels of all groups side
+    by side, and B is (groups, k, columns of a group)."""
+
+    kind: ClassVar[str] = "grouped_convolution"
+
+    @property
+    def read_window(self) -> ReadWindow:
+        own = super().read_window
+        read = math.prod(self.window.kernel) / math.prod(self.window.strides)
+        return own._replace(reuse=max(read, 1.0))
+
+
+@dataclass(frozen=True)
 class PendingConvolution(PendingRows):
     """A convolution whose result has no memory yet."""
 
@@ -135,6 +149,24 @@ class PendingConvolution(PendingRows):
             first += columns
 
 
+class _PendingGroups(PendingConvolution):
+    def store_rows(self, rows: View, operands: tuple[View, ...], placement: Placement) -> None:
+        """Add one step for all groups."""
+        weight, expr = _stacked(self.weights), self.epilogue.expr
+        placement.add(
+            GroupedConvolutionStep(self.title, self.x, weight, rows, expr, operands, self.window)
+        )
+
+
+def _stacked(weights: Sequence[View]) -> View:
+    """Constant matrices of one shape as one tensor."""
+    first = weights[0]
+    array = np.stack([w.buffer.array for w in weights if w.buffer.array is not None])
+    buffer = replace(first.buffer, elements=array.size, array=array)
+    shape = (len(weights), *first.shape)
+    return View(buffer, row_major(TensorType(first.layout.dtype, shape)))
+
+
 def _columns(view: View, first: int, count: int) -> View:
     """Some columns of a tensor; all of one of fewer axes."""
     layout = view.layout
@@ -160,7 +192,10 @@ def lower(node: Node, placement: Placement) -> tuple[PendingConvolution] | None:
     each = weight.shape[-1] // groups if isinstance(weight.shape[-1], int) else 0
     fits = groups == 1 or each >= LEAST_COLUMNS
     if fits and rank <= MAX_AXES and placement.runs(ConvolutionStep.kind, dtype):
-        return (_convolution(node, dtype, placement),)
+        found = _convolution(node, dtype, placement)
+        if groups > 1 and placement.runs(GroupedConvolutionStep.kind, dtype):
+            found = _PendingGroups(**vars(found))
+        return (found,)
     return None
 
 

@@ -11,7 +11,7 @@ from ftuner.cost.step import Machine
 from ftuner.hardware.isa import instruction_set
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.step_kind import Extents, KernelKind, StepReport
-from ftuner.schedules.depthwise.cpu_cost import DepthwiseProblem, depthwise_cost
+from ftuner.schedules.depthwise.cpu_cost import depthwise_cost
 from ftuner.schedules.depthwise.step import DepthwiseStep
 
 
@@ -42,9 +42,9 @@ class DepthwiseKind(KernelKind[DepthwiseStep]):
     ) -> StepReport:
         shape = tuple(evaluate(n, extents) for n in step.out.shape)
         elements = evaluate(step.x.buffer.elements, extents)
-        problem = DepthwiseProblem(shape, elements, kernel_of(step))
         tasks = shape[0] * shape[1] * -(-shape[2] // BLOCK)
-        return StepReport(count(tasks, "task"), depthwise_cost(problem, machine))
+        cost = depthwise_cost(machine, kernel_of(step), shape, elements)
+        return StepReport(count(tasks, "task"), cost)
 
 
 KIND = DepthwiseKind()

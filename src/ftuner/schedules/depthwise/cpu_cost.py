@@ -12,15 +12,6 @@ from ftuner.hardware.model import Isa
 from ftuner.hardware.tuning import CpuTuning
 
 
-class DepthwiseProblem(NamedTuple):
-    """A depthwise convolution at known extents."""
-
-    shape: tuple[int, ...]
-    """Of the result: images, rows, positions, channels."""
-    x_elements: int
-    kernel: DepthwiseKernel
-
-
 class VectorCycles(NamedTuple):
     """Cycles of one vector of the result."""
 
@@ -44,16 +35,18 @@ def vector_cycles(kernel: DepthwiseKernel, isa: Isa, tuning: CpuTuning) -> Vecto
     return VectorCycles(cycles, tuning.loop_cycles * kernel.window[0] / together)
 
 
-def depthwise_cost(problem: DepthwiseProblem, machine: Machine) -> StepCost:
-    """What the busiest worker takes, which shares rows with the others."""
-    kernel = problem.kernel
-    images, rows, positions, channels = problem.shape
+def depthwise_cost(
+    machine: Machine, kernel: DepthwiseKernel, shape: tuple[int, ...], x_elements: int
+) -> StepCost:
+    """What the busiest worker takes, which shares rows with the others. `shape`: of the result,
+    images, rows, positions and channels."""
+    images, rows, positions, channels = shape
     size, taps = kernel.dtype.itemsize, math.prod(kernel.window) * kernel.group
     mine = math.ceil(images * rows / machine.workers) / max(images * rows, 1)
     cycles = vector_cycles(kernel, machine.isa, machine.hardware.tuning)
     vectors = mine * images * rows * positions * -(-channels // machine.isa.lanes(kernel.dtype))
-    elements = math.prod(problem.shape)
-    reads, writes = problem.x_elements * size, elements * size
+    elements = math.prod(shape)
+    reads, writes = x_elements * size, elements * size
     estimate = estimate_of(
         machine, max(min(images * rows, machine.workers), 1), vectors * cycles.issue, 0.0,
         vectors * cycles.fixed, [Stream((reads + writes) * mine, reads + writes)],

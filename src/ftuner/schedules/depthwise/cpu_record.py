@@ -8,20 +8,9 @@ class Depthwise:
     After the last slot follow the offset of each operand of the epilogue and the distance between
     its rows."""
 
-    HEIGHT = 0
-    WIDTH = 1
-    CHANNELS = 2
-    OUT_HEIGHT = 3
-    OUT_WIDTH = 4
-    BEGIN_Y = 5
-    """Padding before the first row."""
-    BEGIN_X = 6
-    X_OFFSET = 7
-    X_IMAGE = 8
-    X_ROW = 9
-    X_PIXEL = 10
-    OUT_OFFSET = 11
-    OUT_IMAGE = 12
-    OUT_ROW = 13
-    OUT_PIXEL = 14
+    HEIGHT, WIDTH, CHANNELS, OUT_HEIGHT, OUT_WIDTH = range(5)
+    BEGIN_Y, BEGIN_X = range(5, 7)
+    """Padding before the first row and position."""
+    X_OFFSET, X_IMAGE, X_ROW, X_PIXEL = range(7, 11)
+    OUT_OFFSET, OUT_IMAGE, OUT_ROW, OUT_PIXEL = range(11, 15)
     SIZE = 15

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from itertools import accumulate
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES, SLOT_BYTES
 from ftuner.codegen.llvm.native.records import Step as StepSlot
@@ -38,10 +39,10 @@ from ftuner.runtime.cpu.step_kind import (
 from ftuner.runtime.cpu.tasks import BoundTask, PlanKey, Task, most_chunks, nothing_to_do
 from ftuner.runtime.shapes.evaluation import DimValues, Layouts
 from ftuner.runtime.step_kinds import MatrixKind
-from ftuner.schedules.experts.cpu_cost import ExpertsProblem, experts_cost
+from ftuner.schedules.experts.cpu_cost import experts_cost
 from ftuner.schedules.experts.cpu_record import Experts
 from ftuner.schedules.experts.step import ExpertsStep
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.ukernels.cpu.library import build_library
 
 BOUND_SLOTS = (
     Experts.BLOCK,
@@ -81,10 +82,7 @@ class ExpertsTask(Task):
             block * self.k * self.itemsize + SLACK_BYTES,
             block * self.nr * self.itemsize + SLACK_BYTES,
         )
-        ends = [0]
-        for piece in pieces:
-            ends.append(ends[-1] + aligned(piece))
-        *offsets, worker_bytes = ends[1:]
+        *offsets, worker_bytes = accumulate(map(aligned, pieces))
         chunks = min(self.panels, most_chunks(workers, hardware))
         return BoundTask(
             workers, chunks, self.panels, False, (block, worker_bytes, *offsets),
@@ -150,10 +148,6 @@ class CompiledExperts(CompiledStep):
         records.check(at + StepSlot.STATUS, (f"{where}number of an expert",))
 
 
-def _library(step: ExpertsStep) -> LibraryName:
-    return LibraryName(product_types(step.x.layout.dtype), COMMON)
-
-
 class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
     """Expert products are one kernel, which calls uKernels of the library."""
 
@@ -163,7 +157,7 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
         self, step: ExpertsStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies:
         _, k, n = step.extents
-        library = build_library(hardware, isa, *_library(step))
+        library = build_library(hardware, isa, product_types(step.x.layout.dtype), COMMON)
         return for_packed_weight(library, n, best_width(planner_for(library), n, k, workers))
 
     def bundle(self, step: ExpertsStep, hardware: CpuHardware, isa: Isa) -> Bundle:
@@ -202,10 +196,12 @@ class ExpertsKind(MatrixKind, StepKind[ExpertsStep]):
         need = self.required_families(step, machine.hardware, machine.isa.name, machine.workers)
         planner = planner_for(build_library(machine.hardware, machine.isa.name, *need.library))
         ukernels = planner.ukernels(need.width)
-        problem = ExpertsProblem(*step.extents, rows, step.bias is not None)
         *reads, writes = (touched(view, extents) for view in (step.x, step.index, step.out))
-        cost = experts_cost(machine, ukernels, problem, sum(reads), writes, resident_bytes)
-        panels = -(-problem.n // (need.width * ukernels.lanes))
+        cost = experts_cost(
+            machine, ukernels, step.extents, rows, step.bias is not None, sum(reads), writes,
+            resident_bytes,
+        )  # fmt: skip
+        panels = -(-step.extents[2] // (need.width * ukernels.lanes))
         return StepReport(f"{count(rows, 'row')} by expert, {count(panels, 'task')}", cost)
 
 

@@ -2,40 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from ftuner.cost.cpu.product import UKernels
 from ftuner.cost.step import Machine, StepCost, Stream, estimate_of
 
 
-class ExpertsProblem(NamedTuple):
-    """Expert products at known extents."""
-
-    experts: int
-    k: int
-    n: int
-    rows: int
-    """Rows of the result, each by one expert."""
-    biased: bool
-
-    @property
-    def chosen(self) -> int:
-        """Experts that have rows: as many as possible, which is the most that is read."""
-        return min(self.experts, self.rows)
-
-
 def experts_cost(
-    machine: Machine, ukernels: UKernels, problem: ExpertsProblem, reads_bytes: int,
-    writes_bytes: int, resident_bytes: int,
+    machine: Machine, ukernels: UKernels, extents: tuple[int, int, int], rows: int, biased: bool,
+    reads_bytes: int, writes_bytes: int, resident_bytes: int,
 ) -> StepCost:  # fmt: skip
-    """The cost where rows are shared evenly by the chosen experts.
+    """The cost where rows are shared evenly by as many experts as possible, which is the most that
+    is read.
 
     Args:
+        extents: as of `ExpertsStep`.
+        rows: of the result, each by one expert.
         reads_bytes: of x and of the index.
         resident_bytes: of all weights of the program.
     """
-    _, k, n, rows, biased = problem
-    chosen = problem.chosen
+    experts, k, n = extents
+    chosen = min(experts, rows)
     each, more = divmod(rows, chosen)
     _, step, fixed = ukernels.cycles(n, k, (each + 1, more), (each, chosen - more))
     workers = min(machine.workers, -(-n // (ukernels.width * ukernels.lanes)))

@@ -49,15 +49,12 @@ class _Emission(ProductKernel):
         self._k, self._slots = self.dim(Experts.K), self.dim(Experts.SLOTS)
         self._x_row, self._out_row = self.dim(Experts.X_ROW), self.dim(Experts.OUT_ROW)
 
-    def _read(self, table: ir.Value, number: ir.Value) -> ir.Value:
-        return self.slot(table, number)
-
     def emit(self) -> None:
         self._sort()
         block = self.dim(Experts.BLOCK)
         first = self.variable(0)
         with self.counted_loop(0, self._experts) as expert:
-            end = self._read(self._ends, expert)
+            end = self.slot(self._ends, expert)
             with self.counted_loop(self.load(first, typ=I64), end, block) as begin:
                 count = self.minimum(self.sub(end, begin), block)
                 self._some_rows(expert, begin, count)
@@ -88,7 +85,7 @@ class _Emission(ProductKernel):
 
     def _expert_of(self, row: ir.Value, check: bool) -> ir.Value:
         """The expert of a row; the first one if the index is out of range."""
-        given = self._read(self._index, row)
+        given = self.slot(self._index, row)
         wrapped = self.add(given, self._experts)
         negative = self.icmp_signed("<", given, 0)
         expert = self.select(negative, wrapped, given)
@@ -114,12 +111,12 @@ class _Emission(ProductKernel):
         apart = self.icmp_signed(">", count, IN_PLACE)
         row_bytes, nr = self.mul(self._k, self._size), self.dim(Experts.PANEL)
         with self.if_then(apart), self.counted_loop(0, count) as number:
-            source = self.at(self._x, self._x_at(self._read(order, number)))
+            source = self.at(self._x, self._x_at(self.slot(order, number)))
             target = self.at(self._gathered, number, row_bytes)
             self._copy_row(source, target, self._k)
         first, last = (
-            self._read(order, const(0)),
-            self._read(order, self.select(apart, 0, self.sub(count, 1))),
+            self.slot(order, const(0)),
+            self.slot(order, self.select(apart, 0, self.sub(count, 1))),
         )
         x_distance = self.sub(self._x_at(last), self._x_at(first))
         out_distance = self.mul(self.sub(last, first), self._out_row)
@@ -151,7 +148,7 @@ class _Emission(ProductKernel):
             self.panel(cover, rows, b, made, self._k, (const(0), column))
             with self.if_then(apart), self.counted_loop(0, count) as number:
                 source = self.at(self._results, number, c_row)
-                target = self.at(self._out_at(self._read(order, number)), offset)
+                target = self.at(self._out_at(self.slot(order, number)), offset)
                 self._copy_row(source, target, valid)
 
     def _copy_row(self, source: ir.Value, target: ir.Value, columns: ir.Value) -> None:

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ftuner.codegen.llvm.native.records import SLACK_BYTES
-from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim, ceil_quotient
 from ftuner.core.frozen import dataclass
 from ftuner.core.product import ReadWindow
 from ftuner.core.ranges import after_coarse, coarse_start
 from ftuner.core.units import count
 from ftuner.core.winograd import LINE_OUTPUTS, line_transforms, taps_of
-from ftuner.hardware.model import CpuHardware, Isa
+from ftuner.hardware.model import CpuHardware
 from ftuner.planner.cpu.planner import best_width
 from ftuner.runtime.cpu.arrays import Array
-from ftuner.runtime.cpu.packed_weights import panel_covers
+from ftuner.runtime.cpu.packed_weights import Panels
 from ftuner.runtime.cpu.plan_records import aligned
+from ftuner.runtime.cpu.products import Products
 from ftuner.runtime.cpu.step_kind import Loaded, RequiredFamilies, for_packed_weight, packed_as
 from ftuner.runtime.cpu.tasks import Field
 from ftuner.runtime.shapes.evaluation import Layouts
@@ -35,7 +34,6 @@ from ftuner.schedules.winograd.cpu_binding import (
     CommonWinogradCut,
     CommonWinogradKind,
     CommonWinogradTask,
-    CompiledWinograd,
     Planners,
     planners_of,
 )
@@ -153,6 +151,7 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
     """Winograd's products along lines."""
 
     step_of = staticmethod(step_of)
+    task = LineTask
 
     def choice(self, step: LineWinogradStep, hardware: CpuHardware, isa: str) -> LineChoice:
         planners = planners_of(step.x, step.epilogue, hardware, isa)
@@ -172,32 +171,20 @@ class LineWinogradKind(CommonWinogradKind[LineWinogradStep, LineChoice]):
         choice = self.choice(step, hardware, isa)
         return for_packed_weight(choice.planners.products.library, choice.columns, choice.width)
 
-    def bundle(self, step: LineWinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
-        choice, dtype = self.choice(step, hardware, isa.name), step.x.layout.dtype
-        return kernel_bundle(
-            "ftuner.schedules.line_winograd.cpu_kernel", "line_winograd",
-            dtype, choice.taps, step.epilogue, isa.lanes(dtype), isa.fused,
-            inlines=False,
-        )  # fmt: skip
+    def tile(self, choice: LineChoice) -> int:
+        return choice.taps
 
-    def compiled(
-        self, step: LineWinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledWinograd[LineWinogradStep, LineChoice]:
-        assert required is not None
-        products = loaded.products(required.library)
-        choice = self.choice(step, loaded.hardware, loaded.isa.name)
-        array = step.weight.buffer.array
-        assert array is not None
+    def packed(
+        self, choice: LineChoice, array: Array, products: Products, width: int, loaded: Loaded
+    ) -> tuple[Panels, int]:
         shape = (*choice.kernel, choice.channels, choice.columns)
-        stride = step.strides[1]
+        stride = choice.strides[1]
         k = choice.kernel[0] * stride * choice.channels
         panels = packed_as(
             array, ("lines", *shape, stride), (choice.columns, k),
-            lambda x: transformed(x.reshape(shape), stride), products, choice.width, loaded,
+            lambda x: transformed(x.reshape(shape), stride), products, width, loaded,
         )  # fmt: skip
-        step = replace(step, weight=loaded.emptied(step.weight))
-        covers = panel_covers(products, choice.columns, choice.width, k, loaded.covers)
-        return CompiledWinograd(step, kernel, products, choice, LineTask, covers, panels)
+        return panels, k
 
     def described(
         self, choice: LineChoice, blocks: int, shape: tuple[int, ...], workers: int

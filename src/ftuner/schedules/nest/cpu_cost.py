@@ -18,6 +18,7 @@ from ftuner.core.cpu.schedule import (
     looked_up,
     operand_numbers,
     schedule_of,
+    task_count,
 )
 from ftuner.core.evaluation import evaluate
 from ftuner.core.functions import SCALAR_FUNCTIONS
@@ -100,21 +101,10 @@ class NestCost:
         exchanges = self.schedule.across is not None
         blocks = not self.schedule.tasks and vector is not None and vector < self._kept
         self._blocks = blocks and not exchanges
+        self.tasks = evaluate(task_count(kernel, self.schedule), extents)
+        self.tasks_of_busiest = -(-self.tasks // machine.workers)
         self._loops = self._nest_of_loops()
         self._depends = self._dependences()
-
-    @property
-    def tasks(self) -> int:
-        if self.schedule.across is not None:
-            blocks = -(-self.extents[self.schedule.along] // self.schedule.block)
-            return blocks * math.prod(self.extents[a] for a in self.schedule.tasks)
-        if self._blocks:
-            return -(-self.extents[self.schedule.along] // self.schedule.block)
-        return math.prod(self.extents[a] for a in self.schedule.tasks)
-
-    @property
-    def tasks_of_busiest(self) -> int:
-        return -(-self.tasks // self.machine.workers)
 
     @property
     def elements_of_busiest(self) -> int:

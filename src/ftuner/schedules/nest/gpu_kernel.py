@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from ftuner.codegen.triton.source import TRITON_TYPES, Argument, Source, function_source
 from ftuner.core.access import Kernel
 from ftuner.core.caching import cached_attribute
-from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dim import Dim
 from ftuner.core.dtype import BOOL, UINT8, DType
 from ftuner.core.frozen import dataclass
@@ -42,23 +41,14 @@ VECTOR_BYTES = 16
 class NestKernel:
     """A nest as one Triton function, with what is needed to launch it.
 
-    The arguments are the addresses of the operands' buffers (`operands`) and of the results'
-    buffers, the address of the status word if there are `checks`, and the `parameters`.
+    The arguments are the addresses of the operands' buffers (`operand_numbers`; each must be
+    readable, also that of an operand without elements) and of the results' buffers, the address of
+    the status word if there are `checks`, and the `parameters`.
     """
 
     kernel: Kernel
     schedule: Schedule
     source: Source
-
-    @property
-    def operands(self) -> tuple[int, ...]:
-        """The operands of the nest whose buffers are arguments. Every address must be readable,
-        also that of an operand without elements."""
-        return tuple(operand_numbers(self.kernel))
-
-    @property
-    def results(self) -> int:
-        return len(self.kernel.values)
 
     @property
     def checks(self) -> tuple[str, ...]:

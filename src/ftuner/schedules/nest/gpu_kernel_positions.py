@@ -107,16 +107,14 @@ class Positions:
         masks: dict[int, str] = {}
         for dimension in (0, 1):
             if dimension != self._schedule.reduction:
-                self._dimension(dimension, f"first{dimension}", index, masks)
+                at, inside = self._dimension(dimension, f"first{dimension}")
+                index, masks = {**index, **at}, {**masks, **inside}
         return index, masks
 
     def whole(self) -> Place:
         """Returns the place of the reduced axes, which are one block."""
-        index: dict[int, Term] = {}
-        masks: dict[int, str] = {}
         assert self._schedule.reduction is not None
-        self._dimension(self._schedule.reduction, "0", index, masks)
-        return index, masks
+        return self._dimension(self._schedule.reduction, "0")
 
     @contextmanager
     def loop(self) -> Iterator[Place]:
@@ -133,10 +131,7 @@ class Positions:
             ends = "begin, end"
         with body.block(f"for at in range({ends}, {step})"):
             body.line(f"first{dimension} = tl.cast(at, tl.int64)")
-            index: dict[int, Term] = {}
-            masks: dict[int, str] = {}
-            self._dimension(dimension, f"first{dimension}", index, masks)
-            yield index, masks
+            yield self._dimension(dimension, f"first{dimension}")
 
     @contextmanager
     def serial(self) -> Iterator[Mapping[int, Term]]:
@@ -148,19 +143,15 @@ class Positions:
                 body.line(f"i{axis} = tl.cast(at{axis}, tl.int64)")
             yield {axis: Term(f"i{axis}", UNIFORM) for axis in self._schedule.serial}
 
-    def _dimension(
-        self, dimension: int, first: str, index: dict[int, Term], masks: dict[int, str]
-    ) -> None:
+    def _dimension(self, dimension: int, first: str) -> Place:
         """Writes the indices along the axes of one dimension, from `first` on."""
         axes, body = self._schedule.axes[dimension], self._frame.body
         if not axes:
-            return
+            return {}, {}
         if dimension not in self._frame.present:
             names = [(f"i{axis}", self._extent(axis)) for axis in reversed(axes)]
             self._digits(first, f"left{dimension}", names)
-            index.update({axis: Term(f"i{axis}", UNIFORM) for axis in axes})
-            return
-        index.update({axis: Term(f"i{axis}", frozenset({dimension})) for axis in axes})
+            return {axis: Term(f"i{axis}", UNIFORM) for axis in axes}, {}
         start = "" if first == "0" else f"{first} + "
         number = f"{start}{lanes(dimension)}"
         if len(axes) == 1:
@@ -169,9 +160,11 @@ class Positions:
         else:
             self._lane_digits(dimension, first, axes)
         extent = self._schedule.extent(self._frame.kernel, dimension)
+        masks = {}
         if not isinstance(extent, int) or extent % self._block(dimension):
             masks[dimension] = f"m{dimension}"
             body.line(f"m{dimension} = {number} < {self._elements[dimension]}")
+        return {axis: Term(f"i{axis}", frozenset({dimension})) for axis in axes}, masks
 
     def _lane_digits(self, dimension: int, first: str, axes: Sequence[int]) -> None:
         """Writes the digits of lanes: those of `first`, plus the carries of counting on from there,

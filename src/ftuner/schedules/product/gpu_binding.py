@@ -21,7 +21,6 @@ from ftuner.runtime.gpu.step_kind import (
     Setting,
     StepKind,
     are_read_in_place,
-    exist,
     nowhere,
     reversed_bytes,
 )
@@ -37,11 +36,8 @@ class BoundProduct(Rehearsal):
     ) -> None:
         """`operands`: A, B, C, and what the epilogue reads; `tf32`: whether float32 may be
         multiplied so."""
-        super().__init__([x.memory for x in operands])
-        self._products = products
-        self._epilogue = epilogue
-        self._tf32 = tf32
-        self._operands = operands
+        super().__init__(operands)
+        self._products, self._epilogue, self._tf32 = products, epilogue, tf32
 
     def launched(self, arrays: Sequence[Tensor]) -> Sequence[BoundKernel] | None:
         product = self._product(arrays)
@@ -53,10 +49,6 @@ class BoundProduct(Rehearsal):
     def workspace_bytes(self, arrays: Sequence[Tensor]) -> int:
         needed = self._products.workspace_bytes(self._product(arrays))
         return needed + reversed_bytes(self._operands, arrays)
-
-    @property
-    def exists(self) -> bool:
-        return exist(self._operands)
 
     def wanted(self) -> list[Source]:
         """All that it may launch; its operands may be without data, but are in memory."""

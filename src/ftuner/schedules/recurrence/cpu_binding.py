@@ -46,7 +46,7 @@ from ftuner.runtime.cpu.tasks import BoundTask, Field, PlanKey, Task, nothing_to
 from ftuner.runtime.shapes.evaluation import Layouts
 from ftuner.runtime.step_kinds import MatrixKind
 from ftuner.schedules.recurrence.cpu_cost import RecurrenceProblem, gate_panels, recurrence_cost
-from ftuner.schedules.recurrence.cpu_plan import RecurrenceCut, recurrence_cut
+from ftuner.schedules.recurrence.cpu_plan import recurrence_cut
 from ftuner.schedules.recurrence.cpu_record import Recurrence
 from ftuner.schedules.recurrence.step import RecurrenceStep
 from ftuner.ukernels.cpu.library import build_library
@@ -85,10 +85,8 @@ class RecurrenceTask(Task):
         lanes = products.compiled.library.lanes
         columns = len(self.cell.gates) * hidden
         nr = (LevelPanel.VECTORS if self.levels else width) * lanes
-        cut = _cut(
-            products.planner, hardware, workers, self.directions, bool(self.weight), self.cell,
-            width, hidden, rows,
-        )  # fmt: skip
+        most = _most_tasks(workers, self.directions, bool(self.weight))
+        cut = recurrence_cut(products.planner, self.cell, width, hidden, rows, most)
         block = cut.block
         tail = -(-(columns % nr) // lanes)
         dims = [0] * Recurrence.SIZE
@@ -120,15 +118,10 @@ class RecurrenceTask(Task):
         return (Field(Recurrence.STEPS, x.shape[0], 1), *fields)
 
 
-def _cut(
-    planner: Planner, hardware: CpuHardware, workers: int, directions: int, is_constant: bool,
-    cell: Cell, width: int, hidden: int, rows: int,
-) -> RecurrenceCut:  # fmt: skip
-    """How a direction is cut for its share of the workers."""
-    # Tasks would pack a weight that is not a constant into the same memory.
-    most = max(workers // directions, 1) if is_constant else 1
-    machine = Machine(hardware, planner.library.isa, most)
-    return recurrence_cut(planner, machine, cell, width, hidden, rows, most)
+def _most_tasks(workers: int, directions: int, is_constant: bool) -> int:
+    """The tasks of a direction: its share of the workers. They would pack a weight that is not a
+    constant into the same memory."""
+    return max(workers // directions, 1) if is_constant else 1
 
 
 @dataclass(frozen=True)
@@ -255,10 +248,8 @@ class RecurrenceKind(MatrixKind, StepKind[RecurrenceStep]):
         if not rows:
             return StepReport("nothing", no_cost(machine))
         planner, width = _planner(step, machine.hardware, machine.isa.name)
-        cut = _cut(
-            planner, machine.hardware, machine.workers, step.directions, step.panels is None,
-            step.cell, width, step.hidden, rows,
-        )  # fmt: skip
+        most = _most_tasks(machine.workers, step.directions, step.panels is None)
+        cut = recurrence_cut(planner, step.cell, width, step.hidden, rows, most)
         problem = RecurrenceProblem(step.cell, steps, rows, step.hidden, *cut)
         writes = sum(touched(v, extents) for v in (step.y, *step.last))
         cost = recurrence_cost(machine, planner.ukernels(width), problem, writes)

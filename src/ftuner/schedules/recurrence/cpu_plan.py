@@ -28,7 +28,7 @@ class RecurrenceCut(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def recurrence_cut(
-    planner: Planner, machine: Machine, cell: Cell, width: int, hidden: int, rows: int, most: int
+    planner: Planner, cell: Cell, width: int, hidden: int, rows: int, most: int
 ) -> RecurrenceCut:
     """The cut of `rows` sequences into at most `most` tasks, by the estimate. Blocks need no word
     between workers, but each reads the whole weight in each step, and low row tiles may gain
@@ -36,13 +36,14 @@ def recurrence_cut(
 
     `width`: vectors of a panel.
     """
-    k = planner.library.types.depth(hidden)
+    library = planner.library
+    k, machine = library.types.depth(hidden), Machine(library.hardware, library.isa, most)
     _, covers = planner.cover(width, False, k)
     # The range of a rounded state is that of all sequences.
     apart = 1 if cell.rounds else min(rows, most)
     blocks = dict.fromkeys(-(-rows // tasks) for tasks in range(1, apart + 1))
     cuts = [RecurrenceCut(min(blocks, key=lambda block: covers[block].cycles(k)), 1)]
-    panels = -(-len(cell.gates) * hidden // (width * planner.library.lanes))
+    panels = -(-len(cell.gates) * hidden // (width * library.lanes))
     team = min(most, panels, MAX_TEAM)
     if team > 1:
         cuts.append(RecurrenceCut(rows, team))

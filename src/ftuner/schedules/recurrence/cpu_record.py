@@ -14,13 +14,9 @@ class Recurrence:
     HIDDEN = 2
     BLOCK = 3
     """Sequences of a task; the last one may have fewer."""
-    X_STEP = 4
-    X_ROW = 5
-    Y_STEP = 6
-    Y_ROW = 7
-    H_ROW = 8
+    X_STEP, X_ROW, Y_STEP, Y_ROW = range(4, 8)
+    H_ROW, C_ROW = range(8, 10)
     """Of the states after the last step."""
-    C_ROW = 9
     PANEL = 10
     """Columns of a full panel."""
     WEIGHT = 11

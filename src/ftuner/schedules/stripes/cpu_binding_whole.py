@@ -52,18 +52,13 @@ class WholeKind(StepKind[WholeStep]):
     def required_families(
         self, step: WholeStep, hardware: CpuHardware, isa: str, workers: int
     ) -> RequiredFamilies | None:
-        found: RequiredFamilies | None = kind_of(step.step).required_families(
-            step.step, hardware, isa, workers
-        )
-        return found
+        return kind_of(step.step).required_families(step.step, hardware, isa, workers)
 
     def multiplied(self, step: WholeStep) -> DType | None:
-        found: DType | None = kind_of(step.step).multiplied(step.step)
-        return found
+        return kind_of(step.step).multiplied(step.step)
 
     def bundle(self, step: WholeStep, hardware: CpuHardware, isa: Isa) -> Bundle | None:
-        found: Bundle | None = kind_of(step.step).bundle(step.step, hardware, isa)
-        return found
+        return kind_of(step.step).bundle(step.step, hardware, isa)
 
     def compiled(
         self, step: WholeStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded

@@ -6,7 +6,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.selection import TopKProblem, top_k_cost
+from ftuner.cost.cpu.selection import top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.step_kind import Extents, KernelKind, StepReport
@@ -29,8 +29,8 @@ class SuppressionKind(KernelKind[SuppressionStep]):
         """Priced as finding the highest scores, as if few of these boxes overlapped."""
         _, _, boxes = (evaluate(d, extents) for d in step.scores.shape)
         rows, limit = evaluate(step.tasks, extents), evaluate(step.limit, extents)
-        problem = TopKProblem(rows, boxes, limit, step.dtype.itemsize)
-        return StepReport(count(rows, "task"), top_k_cost(problem, machine))
+        cost = top_k_cost(machine, rows, boxes, limit, step.dtype.itemsize)
+        return StepReport(count(rows, "task"), cost)
 
 
 KIND = SuppressionKind()

@@ -6,7 +6,7 @@ from ftuner.codegen.llvm.objects.bundle import Bundle, kernel_bundle
 from ftuner.core.dim import Dim
 from ftuner.core.evaluation import evaluate
 from ftuner.core.units import count
-from ftuner.cost.cpu.selection import TopKProblem, top_k_cost
+from ftuner.cost.cpu.selection import top_k_cost
 from ftuner.cost.step import Machine
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.runtime.cpu.step_kind import Extents, KernelKind, StepReport
@@ -31,8 +31,8 @@ class TopKKind(KernelKind[TopKStep]):
         self, step: TopKStep, extents: Extents, machine: Machine, resident_bytes: int
     ) -> StepReport:
         rows, extent, wanted = (evaluate(d, extents) for d in (step.rows, step.count, step.wanted))
-        problem = TopKProblem(rows, extent, wanted, step.x.layout.dtype.itemsize)
-        return StepReport(count(rows, "task"), top_k_cost(problem, machine))
+        cost = top_k_cost(machine, rows, extent, wanted, step.x.layout.dtype.itemsize)
+        return StepReport(count(rows, "task"), cost)
 
 
 KIND = TopKKind()

@@ -28,6 +28,7 @@ from ftuner.cost.step import Machine, StepCost
 from ftuner.graph.buffers import View
 from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.planner.cpu.planner import Planner, best_width, planner_for
+from ftuner.runtime.cpu.arrays import Array
 from ftuner.runtime.cpu.packed_weights import Panels, panel_covers
 from ftuner.runtime.cpu.plan_records import aligned
 from ftuner.runtime.cpu.products import Products
@@ -59,7 +60,7 @@ from ftuner.schedules.winograd.cpu_plan import (
 )
 from ftuner.schedules.winograd.cpu_record import Winograd, WinogradCommon
 from ftuner.schedules.winograd.step import CommonWinogradStep, WinogradStep, step_of
-from ftuner.ukernels.cpu.library import LibraryName, build_library
+from ftuner.ukernels.cpu.library import build_library
 
 S = TypeVar("S", bound=CommonWinogradStep)
 C = TypeVar("C", bound="CommonWinogradChoice")
@@ -86,13 +87,9 @@ class Planners(NamedTuple):
 
 def planners_of(x: View, epilogue: Expr, hardware: CpuHardware, isa: str) -> Planners:
     """The planners of a convolution of x."""
-    names = (library_of(x, expr) for expr in (COMMON, epilogue))
-    return Planners(*(planner_for(build_library(hardware, isa, *name)) for name in names))
-
-
-def library_of(x: View, epilogue: Expr = COMMON) -> LibraryName:
-    """The library of the products of x: without an epilogue those of transformed inputs."""
-    return LibraryName(product_types(x.layout.dtype), epilogue)
+    types = product_types(x.layout.dtype)
+    libraries = (build_library(hardware, isa, types, expr) for expr in (COMMON, epilogue))
+    return Planners(*map(planner_for, libraries))
 
 
 class CommonWinogradCut(NamedTuple):
@@ -220,6 +217,36 @@ class CommonWinogradKind(MatrixKind, StepKind[S], Generic[S, C]):
 
     step_of: Callable[[ConvolutionStep], S | None]
     """The step that precedes a convolution."""
+    task: type[CommonWinogradTask[C]]
+
+    @abstractmethod
+    def tile(self, choice: C) -> int:
+        """The size of tiles that the kernel is for."""
+
+    @abstractmethod
+    def packed(
+        self, choice: C, array: Array, products: Products, width: int, loaded: Loaded
+    ) -> tuple[Panels, int]:
+        """The weight in panels of `width` vectors, and the k steps of products."""
+
+    def bundle(self, step: S, hardware: CpuHardware, isa: Isa) -> Bundle:
+        dtype, tile = step.x.layout.dtype, self.tile(self.choice(step, hardware, isa.name))
+        emitter = f"ftuner.schedules.{step.kind}.cpu_kernel"
+        given = dtype, tile, step.epilogue, isa.lanes(dtype), isa.fused
+        return kernel_bundle(emitter, step.kind, *given, inlines=False)
+
+    def compiled(
+        self, step: S, required: RequiredFamilies | None, kernel: int, loaded: Loaded
+    ) -> CompiledWinograd[S, C]:
+        assert required is not None
+        products = loaded.products(required.library)
+        choice = self.choice(step, loaded.hardware, loaded.isa.name)
+        array = step.weight.buffer.array
+        assert array is not None
+        panels, k = self.packed(choice, array, products, required.width, loaded)
+        step = replace(step, weight=loaded.emptied(step.weight))
+        covers = panel_covers(products, choice.columns, panels.width, k, loaded.covers)
+        return CompiledWinograd(step, kernel, products, choice, self.task, covers, panels)
 
     def choice_for(self, convolution: ConvolutionStep, hardware: CpuHardware, isa: str) -> C:
         """The choice of the step that precedes a convolution."""
@@ -329,6 +356,7 @@ class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
     """Winograd's products of tiles."""
 
     step_of = staticmethod(step_of)
+    task = WinogradTask
 
     def choice(self, step: WinogradStep, hardware: CpuHardware, isa: str) -> WinogradChoice:
         planners = planners_of(step.x, step.epilogue, hardware, isa)
@@ -345,29 +373,14 @@ class WinogradKind(CommonWinogradKind[WinogradStep, WinogradChoice]):
         width = best_width(direct, choice.columns, WINDOW**2 * choice.channels, workers)
         return for_packed_weight(products.library, choice.columns, width)
 
-    def bundle(self, step: WinogradStep, hardware: CpuHardware, isa: Isa) -> Bundle:
-        choice, dtype = self.choice(step, hardware, isa.name), step.x.layout.dtype
-        return kernel_bundle(
-            "ftuner.schedules.winograd.cpu_kernel", "winograd",
-            dtype, choice.outputs, step.epilogue, isa.lanes(dtype), isa.fused,
-            inlines=False,
-        )  # fmt: skip
+    def tile(self, choice: WinogradChoice) -> int:
+        return choice.outputs
 
-    def compiled(
-        self, step: WinogradStep, required: RequiredFamilies | None, kernel: int, loaded: Loaded
-    ) -> CompiledWinograd[WinogradStep, WinogradChoice]:
-        assert required is not None
-        products = loaded.products(required.library)
-        choice = self.choice(step, loaded.hardware, loaded.isa.name)
-        array = step.weight.buffer.array
-        assert array is not None
+    def packed(
+        self, choice: WinogradChoice, array: Array, products: Products, width: int, loaded: Loaded
+    ) -> tuple[Panels, int]:
         shape = (WINDOW**2 * choice.channels, choice.columns)
-        panels = packed_once(array, shape, products, required.width, loaded)
-        step = replace(step, weight=loaded.emptied(step.weight))
-        covers = panel_covers(
-            products, choice.columns, panels.width, choice.channels, loaded.covers
-        )
-        return CompiledWinograd(step, kernel, products, choice, WinogradTask, covers, panels)
+        return packed_once(array, shape, products, width, loaded), choice.channels
 
     def described(
         self, choice: WinogradChoice, blocks: int, shape: tuple[int, ...], workers: int

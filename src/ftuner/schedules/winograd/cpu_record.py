@@ -8,20 +8,11 @@ class WinogradCommon:
     bytes. After the last slot of each follow the distances between rows of each operand of the
     epilogue."""
 
-    HEIGHT = 0
-    WIDTH = 1
-    BEGIN_Y = 2
-    """Padding before the first row."""
-    BEGIN_X = 3
-    X_IMAGE = 4
-    X_ROW = 5
-    X_PIXEL = 6
-    OUT_HEIGHT = 7
-    OUT_WIDTH = 8
-    OUT_CHANNELS = 9
-    OUT_IMAGE = 10
-    OUT_ROW = 11
-    OUT_PIXEL = 12
+    HEIGHT, WIDTH = range(2)
+    BEGIN_Y, BEGIN_X = range(2, 4)
+    """Padding before the first row and position."""
+    X_IMAGE, X_ROW, X_PIXEL = range(4, 7)
+    OUT_HEIGHT, OUT_WIDTH, OUT_CHANNELS, OUT_IMAGE, OUT_ROW, OUT_PIXEL = range(7, 13)
     BLOCKS = 13
     """Blocks that all tiles, or the rows of an image, are cut into evenly."""
     WORKSPACE = 14

@@ -6,8 +6,8 @@ something is left, so that no machine ends with an empty library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from math import ceil
 
 from ftuner.core.cpu.tile import RegisterTile
@@ -104,16 +104,15 @@ def registers_needed(tile: RegisterTile, fused: bool) -> int:
     return tile.accumulators + tile.vectors + 1 + (0 if fused else 1)
 
 
-def run_filters(
-    tiles: Iterable[RegisterTile], isa: Isa, types: ProductTypes, hardware: CpuHardware
-) -> RegisterFunnel:
-    """Apply all filters in order.
+@lru_cache(maxsize=64)
+def run_filters(isa: Isa, types: ProductTypes, hardware: CpuHardware) -> RegisterFunnel:
+    """Enumerate register tiles, and apply all filters in order.
 
     The result holds exactly one tile for each height and width that it covers.
     """
     tuning, rate = hardware.tuning, isa.multiply_add(types)
     fused = rate.fused
-    sieve = Sieve(tiles)
+    sieve = Sieve(register_tiles(isa))
     keep = sieve.keep
 
     @cache

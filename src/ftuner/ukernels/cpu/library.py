@@ -24,7 +24,6 @@ from ftuner.hardware.model import CpuHardware, Isa
 from ftuner.ukernels.cpu.filters import (
     RegisterFunnel,
     dot_tiles,
-    register_tiles,
     run_filters,
     with_matrix_tiles,
 )
@@ -249,10 +248,4 @@ def build_library(
     """
     isa = hardware.isa(isa_name)
     # Of an int8 weight too, the tiles are those of floats: its panels may be widened before.
-    return Library(hardware, isa, types, epilogue, _funnel(hardware, isa, types.multiplied))
-
-
-@lru_cache(maxsize=64)
-def _funnel(hardware: CpuHardware, isa: Isa, types: ProductTypes) -> RegisterFunnel:
-    """The funnel that libraries of all epilogues share."""
-    return run_filters(register_tiles(isa), isa, types, hardware)
+    return Library(hardware, isa, types, epilogue, run_filters(isa, types.multiplied, hardware))

@@ -9,12 +9,13 @@ as fast as all of them (`cover`).
 from __future__ import annotations
 
 from dataclasses import astuple
+from functools import lru_cache
 from itertools import product
 
-from ftuner.core.dtype import DType
 from ftuner.core.gpu.schedule import LINE_BYTES
-from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Multiply
+from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile
 from ftuner.cost.gpu.tile import (
+    ProductForm,
     TileCost,
     fits_loads,
     instruction_of,
@@ -72,18 +73,15 @@ def _rate(
     return 2.0 * tile.bm * tile.bn * k / seconds
 
 
-def run_filters(
-    hardware: GpuHardware, dtype: DType, multiply: Multiply, alignment: int = ALIGNMENT_BYTES,
-    window: int = 0,
-) -> Funnel[BlockTile]:  # fmt: skip
-    """Enumerates block tiles and applies all filters in order; the hardware supports `multiply`.
-    The kept tiles are sorted by height and width. `alignment` and `window` are as in
-    `ProductKernel`."""
-    size = dtype.itemsize
+@lru_cache(maxsize=256)
+def run_filters(hardware: GpuHardware, form: ProductForm, window: int = 0) -> Funnel[BlockTile]:
+    """Enumerates block tiles and applies all filters in order; the hardware supports the form. The
+    kept tiles are sorted by height and width. `window`: as in `ProductKernel`."""
+    size, multiply = form.dtype.itemsize, form.multiply
     sieve = Sieve(block_tiles(size))
     instructions = {t: instruction_of(hardware, t, multiply) for t in sieve.left}
-    costs = {t: tile_cost(hardware, t, dtype, multiply, alignment) for t in sieve.left}
-    vector = vector_instruction(hardware.warp_threads)
+    costs = {t: tile_cost(hardware, t, form) for t in sieve.left}
+    vector, whole = vector_instruction(hardware.warp_threads), ProductForm(form.dtype, multiply)
     sieve.keep(
         "instruction",
         "no matrix instruction is small enough for each of its warps to have one",
@@ -103,39 +101,33 @@ def run_filters(
         "registers",
         "accumulators, fragments and addresses do not fit the registers of a thread",
         lambda t: (
-            registers_per_thread(hardware, t, instructions[t] or vector, dtype, multiply)
+            registers_per_thread(hardware, t, instructions[t] or vector, whole)
             <= hardware.registers_per_thread
-            and fits_loads(hardware, t, dtype, multiply, alignment, window)
+            and fits_loads(hardware, t, form, window)
         ),
     )
     sieve.keep(
         "shared memory",
         "its stages do not fit the shared memory of a block",
-        lambda t: (
-            shared_bytes(hardware, t, dtype, multiply, alignment) <= hardware.shared_bytes_per_block
-        ),
+        lambda t: shared_bytes(hardware, t, form) <= hardware.shared_bytes_per_block,
     )
     sieve.keep(
         "residence", "no multiprocessor has room for a block", lambda t: costs[t] is not None
     )
     fitting = {t: cost for t, cost in costs.items() if cost is not None}
-    ordered = sorted(
-        (fitting[t] for t in sieve.left),
-        key=lambda c: _robustness(hardware, c, dtype, multiply, alignment), reverse=True,
-    )  # fmt: skip
+    left = [fitting[t] for t in sieve.left]
+    ordered = sorted(left, key=lambda c: _robustness(hardware, c, form), reverse=True)
     chosen = set(_schedules(hardware, ordered, size).values())
     sieve.keep(
         "schedule",
         "another number of warps or stages is as fast for the same extents",
         lambda t: t in chosen,
     )
-    aligned = alignment == ALIGNMENT_BYTES and not window
+    aligned = form.alignment == ALIGNMENT_BYTES and not window
     chained = loads_of(hardware, multiply, aligned) == "descriptors"
     ordered = [cost for cost in ordered if cost.tile in chosen]
-    cover = {
-        cost.tile
-        for cost in covering(hardware, dtype, ordered, references(alignment, window), chained)
-    }
+    products = references(form.alignment, window)
+    cover = {c.tile for c in covering(hardware, form.dtype, ordered, products, chained)}
     sieve.keep(
         "cover", f"others take at most {COVERED} of its time for every reference product",
         lambda t: t in cover,
@@ -163,18 +155,18 @@ def _schedules(
 
 
 def _robustness(
-    hardware: GpuHardware, cost: TileCost, dtype: DType, multiply: Multiply, alignment: int
+    hardware: GpuHardware, cost: TileCost, form: ProductForm
 ) -> tuple[bool, bool, float, int, int, int]:
     """Returns what speaks for a schedule besides its estimate, as a sort key: specialised warps,
     whole lines of memory, bytes in flight, resident blocks, and little shared memory."""
     tile, tuning = cost.tile, hardware.tuning
     share = hardware.l2_bandwidth_bytes_per_s / hardware.multiprocessors
     enough = tuning.ample_latencies * tuning.loaded_latency_ratio * hardware.dram_latency_s * share
-    stage = stage_bytes(tile, dtype.itemsize)
-    kernel = kernel_of(hardware, tile, dtype, multiply, alignment)
+    stage = stage_bytes(tile, form.dtype.itemsize)
+    kernel = kernel_of(hardware, tile, form)
     ahead = tile.stages - 1 if kernel.buffers(hardware.architecture) > 1 else 1
     in_flight = min(cost.blocks * ahead * stage, enough)
-    whole_lines = tile.bk * dtype.itemsize % LINE_BYTES == 0
+    whole_lines = tile.bk * form.dtype.itemsize % LINE_BYTES == 0
     return (
         specialises(hardware, kernel), whole_lines, in_flight, cost.blocks, -tile.stages * stage,
         -tile.warps,

@@ -16,6 +16,7 @@ from ftuner.core.frozen import dataclass
 from ftuner.core.gpu.tile import ALIGNMENT_BYTES, BlockTile, Loads, Multiply, Order, ProductKernel
 from ftuner.cost.gpu.tile import (
     MULTIPLIES,
+    ProductForm,
     TileCost,
     fits_loads,
     loads_of,
@@ -75,15 +76,11 @@ class GpuLibrary:
     ) -> tuple[ProductKernel, ...]:  # fmt: skip
         """Returns every uKernel that a plan may launch for such operands: each tile with and
         without split-k, and each pair."""
-        found = []
-        for tiles in self.covers(alignment, window):
-            for split in (False, True) if len(tiles) == 1 else (False,):
-                found.append(
-                    self.kernel(
-                        tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window
-                    )
-                )
-        return tuple(found)
+        return tuple(
+            self.kernel(tiles, a_order, b_order, alignment, split, epilogue, c_aligned, window)
+            for tiles in self.covers(alignment, window)
+            for split in ((False, True) if len(tiles) == 1 else (False,))
+        )
 
     def covers(self, alignment: int, window: int = 0) -> tuple[tuple[BlockTile, ...], ...]:
         """Returns the tiles, alone and in pairs, for such operands."""
@@ -95,15 +92,19 @@ class GpuLibrary:
         address of each load."""
         if alignment == ALIGNMENT_BYTES and not window:
             return self.tiles
-        found = _funnel(self.hardware, self.dtype, self.multiply, alignment, window).kept
+        found = run_filters(self.hardware, self.form(alignment), window).kept
         # If none fits, the first one runs with spilled registers.
         return found or self.tiles[:1]
+
+    def form(self, alignment: int = ALIGNMENT_BYTES) -> ProductForm:
+        """Returns what is multiplied, of operands of an alignment."""
+        return ProductForm(self.dtype, self.multiply, alignment)
 
     def cost(
         self, tile: BlockTile, alignment: int = ALIGNMENT_BYTES, warpgroups: int = 1
     ) -> TileCost:
         """Returns the cost of a tile of the library on one multiprocessor."""
-        found = tile_cost(self.hardware, tile, self.dtype, self.multiply, alignment, warpgroups)
+        found = tile_cost(self.hardware, tile, self.form(alignment), warpgroups)
         assert found is not None
         return found
 
@@ -134,27 +135,20 @@ def build_gpu_library(
             f"{hardware.name} ({hardware.architecture}) has no matrix units for {multiply}; "
             f"they take {', '.join(rates) or 'nothing'}"
         )
-    funnel = _funnel(hardware, dtype, multiply, ALIGNMENT_BYTES, 0)
+    funnel = run_filters(hardware, ProductForm(dtype, multiply), 0)
     if not funnel.kept:
         raise HardwareError(f"no block tile fits {hardware.name} ({hardware.architecture})")
     found = GpuLibrary(hardware, dtype, multiply, funnel.kept, (), funnel)
     return replace(found, pairs=_pairs(found, found.tiles, ALIGNMENT_BYTES, 0))
 
 
-@lru_cache(maxsize=256)
-def _funnel(
-    hardware: GpuHardware, dtype: DType, multiply: Multiply, alignment: int, window: int
-) -> Funnel[BlockTile]:
-    return run_filters(hardware, dtype, multiply, alignment, window)
-
-
 def _pairs(
     library: GpuLibrary, tiles: tuple[BlockTile, ...], alignment: int, window: int
 ) -> tuple[tuple[BlockTile, BlockTile], ...]:
-    hardware, dtype, multiply = library.hardware, library.dtype, library.multiply
+    hardware, form = library.hardware, library.form(alignment)
     tuning = hardware.tuning
     divisors = (tuning.last_wave_divisor, tuning.last_rows_divisor)
-    rates = {t: tile_rate(hardware, library.cost(t, alignment), dtype.itemsize) for t in tiles}
+    rates = {t: tile_rate(hardware, library.cost(t, alignment), form.dtype.itemsize) for t in tiles}
     found = []
     for tile in tiles:
         if rates[tile] < tuning.paired_rate_ratio * max(rates.values()):
@@ -163,8 +157,8 @@ def _pairs(
             lower = replace(tile, bm=height)
             if (
                 height < tile.bm
-                and tile_cost(hardware, lower, dtype, multiply, alignment) is not None
-                and fits_loads(hardware, lower, dtype, multiply, alignment, window)
+                and tile_cost(hardware, lower, form) is not None
+                and fits_loads(hardware, lower, form, window)
             ):
                 found.append((tile, lower))
     return tuple(found)

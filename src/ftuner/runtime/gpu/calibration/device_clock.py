@@ -42,7 +42,7 @@ from ftuner.runtime.gpu.operands import Product
 from ftuner.runtime.gpu.products import Products
 from ftuner.runtime.gpu.session import GpuSession
 from ftuner.runtime.shown_progress import Progress
-from ftuner.schedules.attention.gpu_binding_launches import Attentions
+from ftuner.schedules.attention.gpu_binding_launches import Attentions, How, Operands
 from ftuner.schedules.attention.gpu_kernel import attention_source
 
 
@@ -233,13 +233,14 @@ class DeviceClock:
         attentions = PlannedAttentions(self._session, trial.plan)
         softmax = AttentionSoftmax(1.0 / math.sqrt(p.depth), safe=True)
         past = None if trial.plan.kernel.form.causal == "none" else p.past
+        how = How.of(softmax, past, tf32=False)
         found: list[_Launch] = []
         for _ in range(copies):
             q, k = pool.take(p.heads, p.rows, p.depth), pool.take(p.heads, p.keys, p.depth).mT
             v = pool.take(p.heads, p.keys, p.columns)
             out = results.take(p.heads, p.rows, p.columns)
-            launches = attentions.run(q, k, v, out, None, softmax, past, tf32=False)
-            found.append(_only(launches, (q, k, v, out)))
+            operands = Operands(q, k, v, out)
+            found.append(_only(attentions.run(operands, how), operands[:4]))
         return found
 
     def _pools(self, trial: Trial) -> tuple[_Pool, _Pool]:
