@@ -58,7 +58,7 @@ class Model(model.Model):
         return (found or self)._explained(inputs)
 
     def _explained(self, inputs: Mapping[str, Given]) -> ModelExplanation:
-        """As `explain`, of this model whatever the shapes."""
+        """Like `explain`, of this model whatever the shapes."""
         values = [v for v in self._graph.inputs if v.name in inputs]
         unknown = inputs.keys() - {v.name for v in values}
         if unknown:

@@ -142,12 +142,12 @@ class AttentionForm:
 
     @property
     def depth(self) -> int:
-        """Of the blocks together."""
+        """The depth of the blocks together."""
         return sum(self.depth_blocks)
 
     @property
     def columns(self) -> int:
-        """Of the blocks together."""
+        """The columns of the blocks together."""
         return sum(self.column_blocks)
 
     def __str__(self) -> str:

@@ -56,7 +56,7 @@ def step_cycles(tile: RegisterTile, isa: Isa, types: ProductTypes) -> StepCycles
 
 
 def step_cycles_at(rate: MultiplyAddRate, tile: RegisterTile, isa: Isa) -> StepCycles:
-    """The same, for many tiles."""
+    """The cycles of a k step, for many tiles at once."""
     return StepCycles(
         issue=tile.parts * tile.mr * tile.vectors / rate.per_cycle,
         latency=tile.parts * rate.latency_cycles / tile.chains,

@@ -185,7 +185,7 @@ class CoverTable:
         return self._corrected([self._cover(heights)])[0]
 
     def _cover(self, heights: tuple[int, ...]) -> Cover:
-        """The same, without its factor of the correction."""
+        """The cover, without the factor of the correction."""
         distinct = sorted(set(heights), key=lambda mr: (mr != self.main, -mr))
         segments = tuple([(mr, heights.count(mr)) for mr in distinct])
         tiles = [self._tiles[mr] for mr in heights]

@@ -135,7 +135,7 @@ class CompiledGraph(Executable):
         return self._steps.bundles(self.lowered)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """As the contract says; an input that an output appends to may have any strides.
+        """The outputs; an input that an output appends to may have any strides.
 
         Raises:
             MemoryLimitError: a run needs more than the model may keep.

@@ -219,7 +219,7 @@ class CompiledGraph(Executable, Keeper):
             raise IndexRangeError(f"{texts[number - 1]}: an index is out of range")
 
     def launched(self, arrays: Sequence[Tensor]) -> list[Tensor]:
-        """As `run`, with errors of indices left in the status words."""
+        """Like `run`, with errors of indices left in the status words."""
         program = self._program(_shapes(arrays))
         if self.recording and self._recorder.usable and program.is_due(arrays):
             self._record(program, arrays)

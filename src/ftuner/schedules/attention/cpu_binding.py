@@ -70,7 +70,7 @@ class AttentionDims(NamedTuple):
 
     @classmethod
     def of(cls, q: Operand, k: Operand, v: Operand, offset: Dim | None) -> AttentionDims:
-        """Those of operands that all have the same batch axes; `offset` is the value of
+        """The dims of operands that all have the same batch axes; `offset` is the value of
         `AttentionSoftmax.causal`."""
         *batch, rows, _ = q.shape
         steps = v.shape[-2]
@@ -320,7 +320,7 @@ class AttentionKind(MatrixKind, StepKind[AttentionStep]):
     has_workspace = True
 
     def multiplied(self, step: Step) -> DType:
-        """Of bfloat16, words."""
+        """The dtype that is multiplied: words for bfloat16."""
         assert isinstance(step, AttentionStep)
         return step.q.layout.dtype
 

@@ -57,7 +57,7 @@ class BoundAttention(Rehearsal):
         return found + reversed_bytes(self._operands, arrays)
 
     def alike(self) -> Alike:
-        """Of operands that may have no data."""
+        """What decides whether requests can share a launch; operands may have no data."""
         operands, how = self._tensors(()), self._how
         past = None if how.causal == "none" else how.past
         return Alike(past, self._attentions.bits(operands, how), operands.q.shape[-2])
@@ -67,7 +67,7 @@ class BoundAttention(Rehearsal):
         return [*self.kernels().values()]
 
     def kernels(self) -> dict[AttentionKernel, Source]:
-        """The same, by kernel."""
+        """The sources of all that it may launch, by kernel."""
         return self._attentions.wanted(self._tensors(()), self._how)
 
     def _tensors(self, arrays: Sequence[Tensor]) -> AttentionOperands:

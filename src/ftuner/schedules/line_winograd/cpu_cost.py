@@ -34,7 +34,7 @@ class LineProblem(NamedTuple):
 
     @property
     def outputs(self) -> int:
-        """Of a line."""
+        """The outputs of a line."""
         return LINE_OUTPUTS[self.taps]
 
     @property
@@ -43,7 +43,7 @@ class LineProblem(NamedTuple):
 
     @property
     def lines(self) -> int:
-        """Of a row."""
+        """The lines of a row."""
         return -(-self.positions // self.outputs)
 
     @property

@@ -33,8 +33,8 @@ class NestStep:
         return f"{kept} over {shape_text(reduced, text)}" if reduced else kept
 
     def row_wise(self, rows: Rows) -> str:
-        """As `graph.ragged.RowWise`: all results are stored, and all operands loaded, at the row of
-        one kept axis; constants are loaded at indices that do not depend on it."""
+        """See `graph.ragged.RowWise`: all results are stored, and all operands loaded, at the row
+        of one kept axis; constants are loaded at indices that do not depend on it."""
         kernel = self.kernel
         found = [i for i, extent in enumerate(kernel.axes) if rows.each(extent)]
         if len(found) != 1 or found[0] >= len(kernel.kept):

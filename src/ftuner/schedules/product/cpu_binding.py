@@ -256,7 +256,7 @@ class ProductKind(MatrixKind, StepKind[P]):
     has_workspace = True
 
     def multiplied(self, step: Step) -> DType:
-        """Of narrow numbers, words."""
+        """The dtype that is multiplied: words for narrow numbers."""
         assert isinstance(step, ProductStep)
         return step.a.layout.dtype
 

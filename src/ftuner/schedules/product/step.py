@@ -50,7 +50,7 @@ class ProductStep(ViewStep):
         return f"{a} @ {b} -> {c}"
 
     def row_wise(self, rows: Rows) -> str:
-        """As `graph.ragged.RowWise`: the rows of A and C are rows, and B is a weight."""
+        """See `graph.ragged.RowWise`: the rows of A and C are rows, and B is a weight."""
         if self.read_window is not None:
             return "a window reads several rows"
         if not self.by_weight:

@@ -77,7 +77,7 @@ class CommonWinogradChoice(Choice, Protocol):
 
 
 class Planners(NamedTuple):
-    """Those of the two ways to compute a convolution."""
+    """The planners of the two ways to compute a convolution."""
 
     products: Planner
     """Of the products of transformed inputs."""

@@ -225,9 +225,9 @@ def _tail_height(
     tiles: list[RegisterTile], step: Callable[[RegisterTile], StepCycles], tuning: CpuTuning,
     elements: int,
 ) -> int:  # fmt: skip
-    """Of the lowest tile that comes within the threshold of the best of its width at short k, or
-    `tuning.max_tail_rows`. `step`: cycles of a k step. `elements`: of the window that A is read
-    through; 0 if there is none."""
+    """The height of the lowest tile that comes within the threshold of the best of its width at
+    short k, or `tuning.max_tail_rows`. `step`: cycles of a k step. `elements`: of the window that A
+    is read through; 0 if there is none."""
     steps = tuning.short_window_steps if elements else tuning.short_k_steps
 
     def rate(tile: RegisterTile) -> float:

@@ -86,7 +86,7 @@ class Family:
         return f"{self.nr}_{kind}_{self.a_layout}_{self.b_layout}{of_b}"
 
     def __hash__(self) -> int:
-        """Of the name: no two families of a library have the same."""
+        """A hash of the name: no two families of a library have the same."""
         return hash(self.name)
 
 
@@ -114,7 +114,7 @@ class Library:
 
     @cached_attribute
     def lanes(self) -> int:
-        """Of a vector of accumulators."""
+        """The lanes of a vector of accumulators."""
         return self.isa.lanes(self.types.accumulator)
 
     @cached_attribute
@@ -233,7 +233,7 @@ class Library:
 
 
 def families_of_calls(library: Library) -> tuple[Family, ...]:
-    """Those that `matmul` and layers may use: only layers have epilogues."""
+    """The families that `matmul` and layers may use: only layers have epilogues."""
     return library.families(ANY_MATRICES if library.epilogue == ACCUMULATOR else LAYERS)
 
 

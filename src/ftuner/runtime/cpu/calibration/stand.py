@@ -52,7 +52,7 @@ def closest(
 
 
 def mean_logarithms(timings: Sequence[Timing], count: int) -> list[float]:
-    """Of the seconds of each of `count` equal parts of some timings."""
+    """The mean logarithm of the seconds of each of `count` equal parts of some timings."""
     logarithms = np.log([timing.seconds for timing in timings]).reshape(count, -1)
     found: list[float] = logarithms.mean(axis=1).tolist()
     return found
@@ -74,7 +74,7 @@ def between(value: float, prior: float, error: float) -> float:
 
 
 def believed(value: float, prior: float, error: float) -> float:
-    """The same of a value within a factor of eight of its prior."""
+    """Like `between`, for the value within a factor of eight of its prior."""
     return between(min(max(value, prior / 8), prior * 8), prior, error)
 
 
