@@ -305,8 +305,8 @@ def test_modules_of_the_same_names() -> None:
     for name in SUBMODULES:
         assert import_module(f"onnxruntime{name}") is not None
         own = import_module(f"ftuner.ort{name}")
-        types = [n for n, x in vars(own).items() if isinstance(x, type) and name.endswith("state")]
-        for member in {*getattr(own, "__all__", types)} - {"install"}:
+        state = [n for n in vars(own) if name.endswith("state") and not n.startswith("__")]
+        for member in {*getattr(own, "__all__", state)} - {"install"}:
             assert hasattr(import_module(f"onnxruntime{name}"), member), (name, member)
     from ftuner.ort.capi import _pybind_state
 

@@ -19,7 +19,7 @@ from ftuner.graph.ir import Value
 from ftuner.graph.passes.word_products import PRECISIONS
 from ftuner.runtime.cpu import compilation
 from ftuner.runtime.cpu.backend import default_backend
-from ftuner.torch import backend, cut, explain
+from ftuner.torch import backend, checking, cut, explain
 from ftuner.torch.regions import WEIGHTS
 
 SHAPES = ((2, 5), (1, 5), (3, 1), (1, 1), (4, 7))
@@ -406,3 +406,16 @@ def test_checked_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     run = compiled(lambda x, w: ((x @ w).sigmoid() + 1).tanh() * 3, check=True)
     with pytest.raises(MismatchError, match=r"^tanh \(aten.tanh.default\) is the first operator"):
         run(x[0], torch.randn(WIDTH, 4))
+
+
+def test_a_rewriting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operator by operator the results are right; joined they are not."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.empty(3)
+    graph.output((graph.call_function(torch.ops.aten.relu.default, (x,)),))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    monkeypatch.setattr(checking, "runner", lambda *_: lambda x: [x.relu()])
+    run = checking.checked(module, {}, lambda x: [x + 1], lambda _: None, torch.device("cpu"))
+    with pytest.raises(MismatchError, match=r"a rewriting of aten.relu.default$"):
+        run(torch.ones(3))

@@ -53,24 +53,36 @@ class RuntimeException(FTunerError, RuntimeError):
     """An error of a run."""
 
 
-_NEVER_RAISED = {
-    "NoModel": "a session without a model does not exist",
-    "ModelLoaded": "a session loads its model once",
-    "ModelLoadCanceled": "loading a model is not cancelled",
-    "ModelRequiresCompilation": "a session compiles its model",
-    "NotFound": "see `NoSuchFile` and `InvalidArgument`",
-    "EngineError": "errors keep ftuner's types",
-    "EPFail": "errors of a device keep ftuner's types",
-    "DeviceReset": "errors of a device keep ftuner's types",
-}
-"""Exceptions that programs name in `except` clauses, and why there are none."""
-(
-    NoModel, ModelLoaded, ModelLoadCanceled, ModelRequiresCompilation, NotFound, EngineError,
-    EPFail, DeviceReset,
-) = (
-    type(name, (FTunerError,), {"__doc__": f"Never raised: {why}."})
-    for name, why in _NEVER_RAISED.items()
-)  # fmt: skip
+class NoModel(FTunerError):
+    """No model was loaded. Never raised: a session without a model does not exist."""
+
+
+class ModelLoaded(FTunerError):
+    """A model was loaded twice. Never raised: a session loads its model once."""
+
+
+class ModelLoadCanceled(FTunerError):
+    """Loading was cancelled. Never raised: loading a model is not cancelled."""
+
+
+class ModelRequiresCompilation(FTunerError):
+    """A model must be compiled first. Never raised: a session compiles its model."""
+
+
+class NotFound(FTunerError):
+    """Something was not found. Never raised: see `NoSuchFile` and `InvalidArgument`."""
+
+
+class EngineError(FTunerError):
+    """An engine failed. Never raised."""
+
+
+class EPFail(FTunerError):
+    """An execution provider failed. Never raised: errors of a device keep ftuner's types."""
+
+
+class DeviceReset(FTunerError):
+    """A device was reset. Never raised."""
 
 
 class ArgumentError(InvalidArgument, Fail, RuntimeException):

@@ -80,8 +80,10 @@ class _NotStartedError(Exception):
 
 
 _Waiting = queue.SimpleQueue[tuple[int, Request]]
+"""Of requests, with their numbers."""
 _Events = queue.SimpleQueue[tuple["_Process", int | None, bytes | BaseException | None]]
-"""A process; the number of the request that it answered, with the answer; or how it ended."""
+"""Of processes, each with the number of the request that it answered and the answer, or with how it
+ended."""
 
 
 class _Process:

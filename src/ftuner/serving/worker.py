@@ -100,12 +100,12 @@ def answers(
     model: Model, batch: Sequence[Feeds], exact: bool = True
 ) -> list[list[Any] | BaseException]:
     """The outputs of each request, or its error. `exact`: as of `Model.run_batch`."""
-    if len(batch) > 1 and model.rows_together:
-        try:
+    try:
+        if len(batch) > 1 and model.rows_together:
             return [*model.run_batch(batch, exact=exact)]
-        except BaseException as error:
-            # Which requests fail shows when each runs alone.
-            _LOG.debug("a batch of %d requests runs one by one: %s", len(batch), error)
+    except BaseException as error:
+        # Which requests fail shows when each runs alone.
+        _LOG.debug("a batch of %d requests runs one by one: %s", len(batch), error)
     return [_answer(model, feeds) for feeds in batch]
 
 

@@ -12,7 +12,7 @@ to PyTorch. What torch makes of shapes is for the caller to say:
 - `torch._dynamo.config.allow_rnn = True` has torch trace LSTMs, which it otherwise leaves out.
 
 Parameters are packed once for all graphs, and again when their version, address or elements change.
-Of the elements each call compares a few words of each parameter on the CPU (`fingerprints`), as
+Of the elements each call compares a few words of each parameter on the CPU, as
 writes through `parameter.data` and NumPy change no version. After such a write of a few elements,
 or of a parameter on a GPU, call `torch.autograd.graph.increment_version(module.parameters())`.
 """

@@ -47,7 +47,7 @@ def checked(
 def _message(module: fx.GraphModule, first: tuple[fx.Node, float] | None) -> str:
     if first is None:
         what = "results differ from PyTorch's, though those of each operator do not where all are"
-        operators = {str(n.target) for n in module.graph.find_nodes(op="call_function")}
+        operators = {str(n.target) for n in module.graph.nodes if n.op == "call_function"}
         return f"{what} outputs: a rewriting of {', '.join(sorted(operators))}"
     node, most = first
     what = f"{node.name} ({node.target}) is the first operator whose result differs from PyTorch's"

@@ -1,7 +1,7 @@
-"""The same names as `onnxruntime_pybind11_state`."""
+"""The module `onnxruntime_pybind11_state` under another name."""
+
+import sys
 
 from ftuner.ort.capi import onnxruntime_pybind11_state
 
-
-def __getattr__(name: str) -> object:
-    return getattr(onnxruntime_pybind11_state, name)
+sys.modules[__name__] = onnxruntime_pybind11_state

@@ -216,8 +216,8 @@ class PlanWriter:
                 others = sum(tiles for _, tiles in segments) - segments[0][1]
                 records[at + BandSlot.OTHER_TILES] = others
             slots = _segment_slots(segments, addresses)
-            at += BandSlot.FIRST_SEGMENT
-            records[at : at + len(slots)] = array("q", slots)
+            for slot, value in enumerate(slots, at + BandSlot.FIRST_SEGMENT):
+                records[slot] = value
         workspace = self._workspace
         if self._parts > 1 or self._packs_a:
             workspace = self._place_by_rows(

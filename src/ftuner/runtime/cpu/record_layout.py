@@ -175,6 +175,7 @@ class RecordLayout:
     ) -> None:
         """The next step has the tasks that `task` determines; their number is written to the step,
         and its `BoundTask.values` to `slots`. It has nothing to do where `unless` holds."""
+        assert unless is None or self._unless is None
         key = task, unless or self._unless
         if key not in self.tasks:
             self.tasks[key] = len(self.tasks)

@@ -1,7 +1,7 @@
 """Candidates for attention on a GPU: the estimate of a tile as a function of lengths.
 
 A candidate computes what does not depend on lengths once. The seconds equal those of
-`cost.gpu.attention.estimate_attention`, which a test checks: its terms for the busiest
+`gpu_cost.estimate_attention`, which a test checks: its terms for the busiest
 multiprocessor, `max(matrix, power, shared) + stall + tail`, simplify to the seconds of that
 multiprocessor's blocks of keys.
 """

@@ -5,8 +5,8 @@ without branches: the loads of a walk depend on each other, those of several wal
 numbered tree by tree, so that rows share the nodes of a tree in L1; a single row walks down as many
 trees at a time.
 
-`dims` holds `TreesStep.parameters()`; `buffers` the table, `graph.ops.trees.node_records`, and the
-leaves.
+`dims` holds `TreesStep.parameters()`; `buffers` the table, `schedules.trees.step.node_records`,
+and the leaves.
 """
 
 from __future__ import annotations

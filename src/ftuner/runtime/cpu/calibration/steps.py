@@ -97,8 +97,8 @@ class _Convolutions(NamedTuple):
         channels, extent, inner = self
         b = Builder()
         x = y = b.input("x", FLOAT32, (1, symbol("height"), symbol("width"), channels))
-        layers = ((1, inner, 1), (3, inner, inner), (1, channels, 1)) if inner else ()
-        for layer in layers or ((3, channels, 1),):
+        residual = (1, inner, 1), (3, inner, inner), (1, channels, 1)
+        for layer in residual if inner else ((3, channels, 1),):
             y = _convolved(b, y, *layer)
         return running(b.graph([x], [("y", y)]), backend, _ones(1, extent, extent, channels))
 
