@@ -10,6 +10,7 @@ from tests.codegen.llvm.nest_running import A, Array, B, Bindings, Case, extreme
 from tests.codegen.triton.nest_launching import FEW, buffer, chosen, is_slow, launch, small
 
 from ftuner.core.access import kernel_of
+from ftuner.core.cpu.schedule import operand_numbers
 from ftuner.core.dtype import BFLOAT16, BOOL, FLOAT16, GPU_DTYPES, INT64, TENSOR_DTYPES, DType
 from ftuner.core.evaluation import evaluate
 from ftuner.core.index_expr import Nest, Operand, Store, Writer
@@ -142,6 +143,8 @@ def test_arguments() -> None:
     made = nest_kernel(HalfCase(case.op, case.operands, case.attributes).kernel())
     assert made.checks == ("embed",)
     assert made.parameters == (B, A)
+    assert operand_numbers(made.kernel) == [0, 1]
+    assert len(made.kernel.values) == 1
     assert [(a.type, a.divisor) for a in made.source.arguments] == [
         ("*bf16", 16), ("*i32", 16), ("*bf16", 16), ("*i32", 1), ("i64", 1), ("i64", 1)
     ]  # fmt: skip

@@ -64,7 +64,7 @@ def bound_window(
     dilations: Sequence[int], begin: Sequence[int], positions: Sequence[int],
 ) -> BoundWindow:  # fmt: skip
     """Returns the window of x, (images, spatial axes..., channels) with contiguous channels. The
-    other lists have an entry for each spatial axis; see `graph.steps.Window`.
+    other lists have an entry for each spatial axis; see `schedules.convolution.step.Window`.
 
     Raises:
         ShapeError: as for `expect_within_reach`.

@@ -5,7 +5,7 @@ core's other hyperthread takes half of the instruction slots. So it takes severa
 round; finds rows of A at few multiples of their distance, by what addressing adds up for nothing;
 and asks for what comes later between chunks of steps, a cache line at a time. Where B has yet to
 come from L3 or DRAM, it matters more how many lines are under way: such a tile cuts k into streams,
-as many as its context says (`hardware.tuning.Intake`).
+as many as its context says (`hardware.intake_tuning.Intake`).
 """
 
 from __future__ import annotations
