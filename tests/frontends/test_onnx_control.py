@@ -268,6 +268,19 @@ def test_scans(widest: CpuBackend, attributes: dict[str, Any]) -> None:
     expect_agreement(model, given(7, 3, 4), given(1, 1, 1), given(30, 2, 5))
 
 
+@pytest.mark.parametrize("opset", [8, 9])
+def test_a_scan_of_a_scalar(opset: int) -> None:
+    body = "<num_scan_inputs = 1, body = body (float s, float x) => (float y, float z)"
+    empty = '"", ' if opset == 8 else ""
+    kind = "float[b]" if opset == 8 else "float"
+    model = parsed(f"""({kind} h, {kind} xs) => (float[n] all, float[n] last) {{
+        last, all = Scan({empty}h, xs) {body} {{ y = Add(s, x)
+            z = Identity(y) }}>
+    }}""", opset)  # fmt: skip
+    with pytest.raises(ShapeError, match=r"^Scan node that gives 'last': axis 0 of a tensor of 0"):
+        import_model(model)
+
+
 def changing(node: str, dtype: str) -> Any:
     return parsed(f"""(int64 n, float[m] x) => ({dtype}[] last) <int64[1] axis = {{0}}> {{
         last = Loop(n, "", x)

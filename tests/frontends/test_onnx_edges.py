@@ -176,6 +176,17 @@ REFUSED: dict[str, Node] = {
     "a bias for fewer columns": ("BiasGelu", [floats(2, 3), floats(1)], {"domain": MICROSOFT}),
     "one column for a bias": ("FastGelu", [floats(2, 1), floats(3)], {"domain": MICROSOFT}),
     "a matrix for a bias": ("FastGelu", [floats(2, 3), floats(2, 3)], {"domain": MICROSOFT}),
+    "a bias for a scalar": (
+        "BiasGelu", [np.float32(1), np.float32(1)], {"domain": MICROSOFT}),
+    "an attribute of ONNX's own operator": (
+        "DequantizeLinear", [np.zeros((2, 4), np.uint8), floats(4)],
+        {"domain": MICROSOFT, "axis": 1, "block_size": 0}),
+    "a triangle of a vector": ("Trilu", [floats(4), np.int64(0)], {}),
+    "a window of less than nothing": (
+        "MaxUnpool", [floats(1, 1, 2), np.zeros((1, 1, 2), np.int64), ints(1, 1, 4)],
+        {"kernel_shape": [-3]}),
+    "frames that do not move": (
+        "STFT", [floats(1, 8, 1), np.int64(0), floats(4), np.int64(4)], {"fixed": (1,)}),
     "one row that is skipped": (
         "SkipLayerNormalization", [floats(2, 3, 4), floats(2, 1, 4), floats(4)],
         {"domain": MICROSOFT}),

@@ -15,11 +15,11 @@ from tests.frontends.recurrent_layers import FUNCTIONS, GATES, OUTPUTS, Layer
 from ftuner.core.dtype import FLOAT32
 from ftuner.core.product import product_types
 from ftuner.core.recurrence import Activation, Cell
-from ftuner.cost.step import Machine
 from ftuner.errors import GraphError, IndexRangeError, ShapeError
 from ftuner.frontends.onnx.importer import import_model
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.graph.passes.pipeline import optimised
+from ftuner.planner.cpu.planner import Planner
 from ftuner.runtime.backend import Options
 from ftuner.runtime.cpu.backend import CpuBackend
 from ftuner.runtime.model import Model
@@ -166,14 +166,14 @@ def test_the_cut_is_the_cheapest(widest: CpuBackend) -> None:
     """A large weight is shared, also by sequences that could be cut; with phases that take long,
     nothing is."""
     cell = Cell("lstm", (Activation("sigmoid"), Activation("tanh"), Activation("tanh")))
-    planner = widest.products(product_types(FLOAT32)).planner
-    width = planner.library.widths[0]
+    library = widest.products(product_types(FLOAT32)).planner.library
+    width = library.widths[0]
     for phase_s, team in ((1e-7, 2), (1.0, 1)):
         tuning = replace(widest.hardware.tuning, team_phase_s=phase_s)
         hardware = replace(widest.hardware, tuning=tuning)
-        machine = Machine(hardware, planner.library.isa, 2)
-        assert recurrence_cut(planner, machine, cell, width, 1024, 1, 2) == (1, team)
-        found = recurrence_cut(planner, machine, cell, width, 1024, 2, 2)
+        planner = Planner(replace(library, hardware=hardware))
+        assert recurrence_cut(planner, cell, width, 1024, 1, 2) == (1, team)
+        found = recurrence_cut(planner, cell, width, 1024, 2, 2)
         assert found.team == team
         assert found.tasks(2) == 2
 

@@ -199,6 +199,16 @@ def test_counts_of_many_n_grams() -> None:
     agrees([counts], {"x": row}, opset=9)
 
 
+def test_n_grams_of_no_length() -> None:
+    given = {"mode": "TF", "ngram_counts": [0], "ngram_indexes": [0], "pool_int64s": [1]}
+    found = node("TfIdfVectorizer", ["x"], min_gram_length=1, max_gram_length=1, max_skip_count=0,
+                 **given)  # fmt: skip
+    (counts,) = [a for a in found.attribute if a.name == "ngram_counts"]
+    counts.ClearField("ints")
+    with pytest.raises(GraphError, match="no ngram_counts"):
+        load(model_of([found], {"x": ("int64", ["n"])}, ["y"]))
+
+
 def test_blanks_are_what_splits() -> None:
     assert {*BLANKS} == {*filter(str.isspace, map(chr, range(sys.maxunicode + 1)))}
 

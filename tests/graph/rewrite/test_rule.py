@@ -27,6 +27,12 @@ def by_root(x: Value) -> Value:
     return x / sqrt(1.0 + x * x)
 
 
+@rule(lambda x: tanh(x * x))
+def squared(x):  # type: ignore[no-untyped-def]
+    """A parameter without a type is a value."""
+    return tanh(x * x) * 1.0
+
+
 @rule(lambda x: sin(exp(x) - 2))
 def sine(x: Value) -> Value:
     return sin(apply("expm1", x) - 1)
@@ -51,6 +57,7 @@ MATCHES: list[tuple[Rule, Function]] = [
     (by_root, lambda x: x / sqrt(x * x + 1)),
     (by_root, lambda x: (1 / sqrt(1 + x**2)) * x),
     (by_root, lambda x: x * (1 / sqrt(x * x + 1.000001))),
+    (squared, lambda x: tanh(x**2)),
     (sine, lambda x: sin(exp(x) - 2)),
     (hidden, lambda x: tanh(exp(x))),
     (both, lambda x: sigmoid(x) + tanh(x)),
@@ -74,6 +81,7 @@ LEFT: list[tuple[Rule, Function]] = [
     (sine, lambda x: sin(exp(x) - 2.000001)),
     (both, lambda x: sigmoid(x + 1) + tanh(x)),
     (steep, lambda x: tanh(sin(x) * 2)),
+    (squared, lambda x: tanh(x**2.0000002)),
 ]
 
 

@@ -251,11 +251,8 @@ def _scan(context: Context, node: NodeView) -> Sequence[Operand]:
     states, inputs = operands[: len(operands) - count], operands[len(operands) - count :]
     outputs = len(graph.outputs) - len(states)
     axes = node.integers("scan_input_axes", (0,) * count)
-    results = _scanned(
-        context, node, graph, states, inputs,
-        [context.axis(a, x.rank) for a, x in zip(axes, inputs, strict=False)],
-        node.integers("scan_input_directions", (0,) * count), None,
-    )  # fmt: skip
+    backwards = node.integers("scan_input_directions", (0,) * count)
+    results = _scanned(context, node, graph, states, inputs, axes, backwards, None)
     axes = node.integers("scan_output_axes", (0,) * outputs)
     backwards = node.integers("scan_output_directions", (0,) * outputs)
     _expect_lengths(outputs, axes, backwards)
@@ -287,6 +284,7 @@ def _scanned(
     _expect_lengths(len(inputs), axes, backwards)
     if not inputs:
         raise malformed("there is nothing to scan")
+    axes = [context.axis(axis, x.rank) for x, axis in zip(inputs, axes, strict=True)]
     extent = inputs[0].shape[axes[0]]
     for x, axis in zip(inputs, axes, strict=True):
         require(x.shape[axis], extent, "lengths of what is scanned")

@@ -95,11 +95,11 @@ def _grid_sample(
 
 
 @onnx("AffineGrid")
-def _affine_grid(theta: Value, sizes: Dims, align_corners: bool = False) -> Value:
-    rank = len(sizes) - 2
+def _affine_grid(theta: Value, size: Dims, align_corners: bool = False) -> Value:
+    rank = len(size) - 2
     if theta.rank != 3 or rank not in (2, 3):
-        raise malformed(f"a grid of {list(sizes)} by {theta.type}")
-    expect_shape(theta, (sizes[0], rank, rank + 1), f"a grid of {list(sizes)} by {theta.type}")
+        raise malformed(f"a grid of {list(size)} by {theta.type}")
+    expect_shape(theta, (size[0], rank, rank + 1), f"a grid of {list(size)} by {theta.type}")
     turned = theta.swapped()
 
     def column(number: int) -> Value:
@@ -107,10 +107,10 @@ def _affine_grid(theta: Value, sizes: Dims, align_corners: bool = False) -> Valu
         return turned.slice(1, number, 1).reshape((theta.shape[0], *[1] * rank, rank))
 
     total = column(rank)
-    for axis, extent in enumerate(sizes[2:]):
+    for axis, extent in enumerate(size[2:]):
         numbers = iota(extent, axis, rank + 1).cast(theta.dtype)
         count = counted([extent], theta.dtype)
         last = (count + -1).at_least(1)
         along = numbers * 2 / last if align_corners else (numbers * 2 + 1) / count
         total = total + column(rank - 1 - axis) * (along + -1)
-    return total.broadcast((theta.shape[0], *sizes[2:], rank))
+    return total.broadcast((theta.shape[0], *size[2:], rank))

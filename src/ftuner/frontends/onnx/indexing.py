@@ -10,7 +10,7 @@ import numpy as np
 from ftuner.core.dim import Dim, Shape, product
 from ftuner.core.dtype import BOOL, INT64, DType
 from ftuner.frontends.onnx.context import Context, NodeView
-from ftuner.frontends.onnx.signatures import Axis, Number, Sizes, onnx
+from ftuner.frontends.onnx.signatures import Axis, Sizes, onnx
 from ftuner.graph.algebra import (
     apply,
     apply_many,
@@ -114,10 +114,10 @@ def _one_hot(
 
 
 @onnx("Trilu")
-def _trilu(context: Context, x: Value, diagonal: Number | None, upper: bool = True) -> Value:
+def _trilu(context: Context, x: Value, given: Value | None, upper: bool = True) -> Value:
     if x.rank < 2:
         raise malformed(f"a triangle of {x.type}")
-    offset = 0 if diagonal is None else diagonal
+    offset = 0 if given is None else context.dim_of(given, "the diagonal")
     row = iota(x.shape[-2], 0, 2)
     column = iota(x.shape[-1], 1, 2)
     if isinstance(offset, int):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ftuner.core.dim import minimum, product
-from ftuner.frontends.onnx.context import NodeView
+from ftuner.frontends.onnx.context import Context, NodeView
 from ftuner.frontends.onnx.records import MICROSOFT, NCHWC
-from ftuner.frontends.onnx.signatures import Dims, Positive, onnx
+from ftuner.frontends.onnx.signatures import Positive, onnx
 from ftuner.frontends.onnx.windows import pads_of, positive_integers, window_of
 from ftuner.graph.algebra import apply, scalar, sqrt
 from ftuner.graph.checks import expect_shape, malformed, origin, require
@@ -50,8 +50,9 @@ def _nhwc_max_pool(node: NodeView, x: Value) -> Value:
 
 @onnx("MaxUnpool")
 def _max_unpool(
-    node: NodeView, x: Value, numbers: Value, sizes: Dims | None, kernel_shape: tuple[int, ...]
-) -> Value:
+    context: Context, node: NodeView, x: Value, numbers: Value, given: Value | None,
+    kernel_shape: tuple[int, ...],
+) -> Value:  # fmt: skip
     """Zeros but for elements of x at given numbers of the result of a pool's operand."""
     rank = x.rank - 2
     if rank < 1 or len(kernel_shape) != rank or min(kernel_shape) < 1 or numbers.rank != x.rank:
@@ -68,8 +69,9 @@ def _max_unpool(
     at, updates = numbers.reshape(count), x.reshape(count)
     found = apply("scatter_elements", flat, at, updates, axis=0, kind="none", node=origin())
     result = found.reshape(tuple(shape))
-    if sizes is None:
+    if given is None:
         return result
+    sizes = context.dims_of(given, "the shape")
     if len(sizes) != x.rank:
         raise malformed(f"the shape {list(sizes)} for {x.type}")
     # What is found is the beginning of the given shape.

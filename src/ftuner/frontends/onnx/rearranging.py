@@ -51,15 +51,15 @@ def _space_to_depth(x: Value, blocksize: Positive, mode: Literal["DCR", "CRD"] =
 
 
 @onnx("CenterCropPad")
-def _centre(context: Context, node: NodeView, x: Value, sizes: Dims) -> Value:
+def _centre(context: Context, node: NodeView, x: Value, shape: Dims) -> Value:
     axes = context.axes(node.integers("axes", tuple(range(x.rank))), x.rank, ordered=False)
-    if len(sizes) != len(axes):
-        raise malformed(f"{len(sizes)} sizes for {len(axes)} axes of {x.type}")
-    if any(isinstance(n, int) and n < 0 for n in sizes):
-        raise malformed(f"sizes {list(sizes)}; expected 0 or more each")
+    if len(shape) != len(axes):
+        raise malformed(f"{len(shape)} sizes for {len(axes)} axes of {x.type}")
+    if any(isinstance(n, int) and n < 0 for n in shape):
+        raise malformed(f"sizes {list(shape)}; expected 0 or more each")
     before: list[Dim] = [0] * x.rank
     after: list[Dim] = [0] * x.rank
-    for axis, size in zip(axes, sizes, strict=True):
+    for axis, size in zip(axes, shape, strict=True):
         extent = x.shape[axis]
         x = x.slice(axis, quotient(maximum(extent - size, 0), 2), minimum(extent, size))
         lacking = maximum(size - extent, 0)
@@ -73,30 +73,31 @@ def _centre(context: Context, node: NodeView, x: Value, sizes: Dims) -> Value:
 
 
 @onnx("Col2Im")
-def _from_columns(node: NodeView, x: Value, sizes: Dims, kernel: Integers) -> Value:
+def _from_columns(node: NodeView, x: Value, image_shape: Dims, block_shape: Integers) -> Value:
     """Col2Im: each element of the image is the sum of the blocks that have it.
 
     Tap k of block b is the element `b * stride + k * dilation - begin` along an axis.
     """
-    rank = len(sizes)
-    if x.rank != 3 or rank < 1 or len(kernel) != rank or min(kernel, default=1) < 1:
-        raise malformed(f"blocks {list(kernel)} of an image {list(sizes)} from {x.type}")
+    rank = len(image_shape)
+    if x.rank != 3 or rank < 1 or len(block_shape) != rank or min(block_shape, default=1) < 1:
+        raise malformed(f"blocks {list(block_shape)} of an image {list(image_shape)} from {x.type}")
     strides = positive_integers(node, "strides", rank)
     dilations = positive_integers(node, "dilations", rank)
     begin, end = pads_of(node, rank)
     counts: list[Dim] = []
-    for axis, size in enumerate(sizes):
+    for axis, size in enumerate(image_shape):
         padded = size + begin[axis] + end[axis]
-        reach = (kernel[axis] - 1) * dilations[axis] + 1
+        reach = (block_shape[axis] - 1) * dilations[axis] + 1
         what = f"a block of {reach} along spatial axis {axis} of an image padded to {padded}"
         require(minimum(reach, padded), reach, what)
         counts.append(quotient(padded - reach, strides[axis]) + 1)
     batch, columns, blocks = x.shape
-    channels = quotient(columns, product(kernel))
-    what = f"{x.type} as blocks {list(kernel)}"
-    require(channels * product(kernel), columns, what)
+    channels = quotient(columns, product(block_shape))
+    what = f"{x.type} as blocks {list(block_shape)}"
+    require(channels * product(block_shape), columns, what)
     require(product(counts), blocks, what)
-    apart = x.reshape((batch, channels, *kernel, *counts))
+    apart = x.reshape((batch, channels, *block_shape, *counts))
     pairs = [axis for i in range(rank) for axis in (2 + i, 2 + rank + i)]
     moved = apart.transpose((0, 1, *pairs))
-    return summed_blocks(moved, 2, Blocks(kernel, tuple(counts), strides, dilations, begin), sizes)
+    split = Blocks(block_shape, tuple(counts), strides, dilations, begin)
+    return summed_blocks(moved, 2, split, image_shape)

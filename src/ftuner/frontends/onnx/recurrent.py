@@ -15,7 +15,7 @@ from ftuner.frontends.onnx.quantised import dynamic_levels, levels_of
 from ftuner.frontends.onnx.records import MICROSOFT
 from ftuner.frontends.onnx.signatures import onnx
 from ftuner.graph.algebra import apply_many, concat, constant, scalar
-from ftuner.graph.checks import expect_shape, malformed, require
+from ftuner.graph.checks import malformed, require
 from ftuner.graph.ir import Array, Value
 
 Kind = Literal["lstm", "gru", "rnn"]
@@ -126,8 +126,11 @@ class Layer:
 
     def _shaped(self, value: Value, shape: Shape, what: str) -> Value:
         """An operand of a shape; raises GraphError or ShapeError if it has another."""
-        expect_shape(value, shape, f"{what} is {value.type}; expected {list(shape)}")
+        what = f"{what} is {value.type}; expected {list(shape)}"
+        if value.rank != len(shape):
+            raise malformed(what)
         for axis, wanted in enumerate(shape):
+            require(value.shape[axis], wanted, what)
             value = value.slice(axis, 0, wanted)
         return value
 

@@ -71,6 +71,7 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "Attention"): _Schema(
         {**_HEADS, "qkv_hidden_sizes": "INTS", "rotary_embedding_dim": "INT", **_SHARED}, 7, 2
     ),
+    (MICROSOFT, "DequantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
     (MICROSOFT, "DynamicQuantizeLSTM"): _Schema(_LSTM, 12, 3),
     (MICROSOFT, "EmbedLayerNormalization"): _Schema(
         {"epsilon": "FLOAT", "mask_index_type": "INT"}, 9, 3
@@ -92,6 +93,7 @@ _ONNXRUNTIME: Mapping[tuple[str, str], _Schema] = {
     (MICROSOFT, "QLinearReduceMean"): _Schema({"axes": "INTS", "keepdims": "INT"}, 5, 1),
     (MICROSOFT, "QLinearSigmoid"): _Schema({}, 5, 1),
     (MICROSOFT, "QLinearSoftmax"): _Schema({"axis": "INT", "opset": "INT"}, 5, 1),
+    (MICROSOFT, "QuantizeLinear"): _Schema({"axis": "INT"}, 3, 1),
 }
 """Schemas of onnxruntime's operators whose importers read attributes beside their signatures."""
 

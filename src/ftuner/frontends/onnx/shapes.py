@@ -137,7 +137,8 @@ def _expand(x: Value, shape: Dims) -> Value:
 
 
 @onnx("Tile")
-def _tile(x: Value, repeats: Sizes) -> Value:
+def _tile(x: Value, number_of_repetitions: Sizes) -> Value:
+    repeats = number_of_repetitions
     if len(repeats) != x.rank:
         raise malformed(f"{len(repeats)} numbers of repetitions for {x.type}")
     return x if all(n == 1 for n in repeats) else apply("tile", x, repeats=repeats)

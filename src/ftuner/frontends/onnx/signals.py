@@ -141,7 +141,7 @@ def _dft_by_attribute(
 
 @onnx("STFT")
 def _stft(
-    context: Context, x: Value, step: Integer, window: Value | None, length: Number | None,
+    context: Context, x: Value, step: Integer, window: Value | None, given: Value | None,
     onesided: bool = True,
 ) -> Value:  # fmt: skip
     """The transforms of windows that begin `step` elements apart."""
@@ -150,10 +150,12 @@ def _stft(
     real, imaginary = _parts(context, x)
     if real.rank != 2 or step < 1:
         raise malformed(f"windows every {step} elements of a signal {x.type}")
-    if length is None:
-        if window is None or window.rank != 1:
-            raise malformed("neither a window nor the length of a frame")
+    if given is not None:
+        length = context.dim_of(given, "the length of a frame")
+    elif window is not None and window.rank == 1:
         length = window.shape[0]
+    else:
+        raise malformed("neither a window nor the length of a frame")
     if window is not None:
         what = f"a window {window.type} for frames of {length}"
         if window.rank != 1 or window.dtype != real.dtype:

@@ -96,6 +96,8 @@ def _tf_idf(
     words = node.texts if x.dtype == STRING else node.integers
     pool: Sequence[Any] = words("pool_strings" if x.dtype == STRING else "pool_int64s")
     tokens = {token: number for number, token in enumerate(dict.fromkeys(pool))}
+    if not starts:
+        raise malformed("there are no ngram_counts")
     ends = [*starts[1:], len(pool)]
     grams: list[tuple[int, ...]] = []
     for length, (begin, end) in enumerate(zip(starts, ends, strict=True), 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ftuner.core.dim import Dim, Shape, ceil_quotient, maximum, minimum, quotient
 from ftuner.core.frozen import dataclass
 from ftuner.graph.algebra import apply
-from ftuner.graph.checks import expect_shape, require
+from ftuner.graph.checks import expect_shape, malformed, require
 from ftuner.graph.ir import Value
 
 FARTHEST = 1 << 40
@@ -107,7 +107,10 @@ def with_bias(result: Value, bias: Value | None) -> Value:
     """The sum of a tensor and its bias, if there is one: an element for each column."""
     if bias is None:
         return result
-    expect_shape(bias, result.shape[-1:], f"the bias {bias.type}")
+    what = f"the bias {bias.type} of {result.type}"
+    if not result.rank:
+        raise malformed(what)
+    expect_shape(bias, result.shape[-1:], what)
     return result + bias
 
 

@@ -16,6 +16,9 @@ from ftuner.core.dtype import BOOL
 from ftuner.core.frozen import dataclass
 from ftuner.graph.ir import Array, Graph, Node, Value
 
+_MOST = 1 << 31
+"""Limit on positions: products with extents stay within 64 bits."""
+
 
 @dataclass(frozen=True)
 class Linear:
@@ -242,6 +245,8 @@ def _linear_array(array: Array) -> Linear | None:
     if not array.size:
         return None
     first = array[(0,) * array.ndim]
+    if not -_MOST < array.min() <= array.max() < _MOST:
+        return None
     factors, total = [], np.asarray(first)
     for axis, extent in enumerate(array.shape):
         one = tuple(int(i == axis) for i in range(array.ndim))

@@ -29,7 +29,7 @@ from ftuner.graph.rewrite.surroundings import Surroundings, mean, near, reduced,
 Bound = Mapping[Value, Any]
 """What the parts of a pattern stand for: values, numbers and attributes."""
 _EXCHANGED = ("add", "multiply", "equal", "minimum", "maximum", "logical_and", "logical_or")
-_MAKERS = {"divide": {"divide", "multiply"}, "multiply": {"multiply", "divide"}}
+_MAKERS = {"divide": {"divide", "multiply"}, "multiply": {"multiply", "divide", "power"}}
 """The operators of what is also matched in the place of a quotient or product."""
 _ANY = TensorType(FLOAT32, ())
 
@@ -108,14 +108,14 @@ class Pattern:
     """
 
     def __init__(self, write: Callable[..., Value], kinds: Mapping[str, str]) -> None:
-        """`kinds`: the types of the parameters."""
+        """`kinds`: the types of the parameters; one without a type is a value."""
         recorder = _Recorder()
         names = signature(write).parameters
         self.parameters: dict[str, Value] = {name: Part(name, _ANY) for name in names}
         with writing_to(recorder):
             self.root = write(**self.parameters)
         self.nodes, self.numbers, self.names = recorder.nodes, recorder.numbers, recorder.names
-        self.kinds = {part: kinds[name] for name, part in self.parameters.items()}
+        self.kinds = {part: kinds.get(n, "Value") for n, part in self.parameters.items()}
         read = [v for node in self.nodes.values() for v in node.inputs]
         self.alone = {v: read.count(v) for v in recorder.alone}
         self.of: dict[Value, frozenset[Value]] = {}
@@ -321,6 +321,11 @@ class Search(NamedTuple):
                 only = inverse is not None and self.around.only_consumer(y) is node
                 if inverse is not None and only and scalar(inverse.inputs[0]) == 1:
                     yield x, inverse.inputs[1]
+        elif node.op == "power" and wanted.op == "multiply" and len(set(wanted.inputs)) == 1:
+            x, exponent = node.inputs
+            # Of a number less than zero, other powers are NaN.
+            if x.dtype.kind == "float" and scalar(exponent) == 2:
+                yield x, x
 
     def _attribute(self, wanted: Any, given: Any, bound: Bound) -> Iterator[Bound]:
         known = bound.get(wanted, given) if isinstance(wanted, Part) else wanted

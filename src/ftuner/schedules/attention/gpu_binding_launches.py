@@ -208,6 +208,11 @@ class Attentions:
         forms = [replace(x, form=form) for x in alone if not x.tile.specialised]
         return [*found, *map(self._as_alone, forms)]
 
+    @property
+    def calls(self) -> Iterator[_Call]:
+        """Plans and kernels of the layouts of operands that are kept."""
+        return self._calls.values()
+
     def workspace_bytes(self, operands: Operands, how: How) -> int:
         """Returns the bytes that `run` allocates: copies of operands, and one launch's partial
         sums."""
