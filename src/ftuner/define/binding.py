@@ -20,14 +20,14 @@ KINDS = {FLOAT: ("float",), INT: ("int", "uint")}
 
 @dataclass(frozen=True)
 class Binding:
-    """What the names of a signature are for some operands."""
+    """Extents and dtypes of a signature, for some operands."""
 
     names: Names
     """The extents."""
     batch: Shape
     """The axes `...` of all operands together."""
     dtypes: Mapping[str, DType]
-    """Those of the types `float` and `int`."""
+    """The dtypes of the types `float` and `int`."""
 
 
 class Operands:
@@ -44,7 +44,7 @@ class Operands:
     def binding(
         self, dtypes: Sequence[DType | None], shapes: Sequence[Shape], require: Require
     ) -> Binding:
-        """What the names of the signature are. Raises as `dtypes` and `bound`."""
+        """Returns the extents and dtypes for operands. Raises as `dtypes` and `bound`."""
         known = self.dtypes(dtypes)
         return Binding(*self.bound(shapes, require), known)
 

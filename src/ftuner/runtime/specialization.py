@@ -146,7 +146,7 @@ class SpecializedModel(ChosenModel):
         self._import, self._compile = new or NewModels(_not_saved, _not_compiled)
         self._lock = fork_safe_lock()
         self._reads: frozenset[str] = frozenset()
-        """Those of all questions so far."""
+        """The inputs that the questions so far depend on."""
         self._random = False
         """Whether the answer to a question so far depends on random numbers."""
         self._known: RecentlyUsed[object, tuple[Model, Feeds]] = RecentlyUsed(MAX_KNOWN)

@@ -161,7 +161,7 @@ class Expressions:
     def _condition(self, node: ast.expr) -> tir.Expr:
         value = self._value(node)
         if not (isinstance(value, tir.Expr) and is_condition(value)):
-            raise self.refused(node, " is no condition")
+            raise self.refused(node, " is not a condition")
         return value
 
     def _element(self, value: Value, node: ast.expr) -> tir.Expr:

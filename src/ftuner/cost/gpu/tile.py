@@ -103,12 +103,12 @@ def vector_threads(instruction: MatrixInstruction) -> tuple[int, int]:
 
 
 class ProductForm(NamedTuple):
-    """What is multiplied, and how it is loaded: what the cost of a tile depends on besides it."""
+    """The form of a product, on which the cost of a tile depends: dtypes and loads."""
 
     dtype: DType
     multiply: Multiply
     alignment: int = ALIGNMENT_BYTES
-    """As in `ProductKernel`."""
+    """Bytes to which rows of operands are aligned, as `ProductKernel.alignment`."""
 
     @property
     def bytes_of_load(self) -> int:

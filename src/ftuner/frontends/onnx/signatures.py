@@ -5,11 +5,11 @@
         return where(x < 0, expm1(x.at_most(0)) * alpha, x)
 
 Parameters that are values are the inputs, in order: `Value` is required, `Value | None` may be left
-out, `*xs: Value` is one or more, `Integers`, `Dims` and the like are the elements of one that are
-known while the graph is made. The others are attributes, by name and type, with a default unless
-they are required; `| None = None` stands for an attribute that is not there. Before these, a
-function may take the `context`; the `node`, whose other attributes it then reads itself; and
-`gives`, which says whether the node has an output of a number.
+out, `*xs: Value` is one or more. `Integer`, `Integers`, `Number`, `Dims`, `Sizes` and `Extents` are
+the elements of an input that are known while the graph is made. The others are attributes, by name
+and type, with a default unless they are required; `| None = None` stands for an attribute that is
+not there. Before these, a function may take the `context`; the `node`, whose other attributes it
+then reads itself; and `gives`, which says whether the node has an output of a number.
 """
 
 from __future__ import annotations
@@ -49,10 +49,13 @@ Integers = tuple[int, ...]
 Integer = int
 """An input whose elements are known now; in versions that have it as an `attribute`, that."""
 Number = Dim
+"""An input of one element; see `Context.dim_of`."""
 Dims = tuple[Dim, ...]
+"""An input of any integers; see `Context.dims_of`."""
 Sizes = tuple[Dim, ...]
+"""An input of integers of zero or more; see `Context.shape_of`."""
 Extents = tuple[Dim, ...]
-"""An input as dims; see `Context.dims_of`, `shape_of`, `extents_of` and `dim_of`."""
+"""An input of extents that may be known only at run time; see `Context.extents_of`."""
 
 
 def _axis(node: NodeView, name: str, default: int | None = None) -> int:

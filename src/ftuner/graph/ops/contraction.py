@@ -203,4 +203,4 @@ OPERATORS = (
              work=lambda types, *_: elements_of((*types[0].shape, types[0].shape[-1])),
              numerics=Numerics.REDUCTION),
 )  # fmt: skip
-"""Of `expert_matmul`, `transposed` says whether the weight is (experts, n, k)."""
+"""`transposed` of `expert_matmul`: the weight is (experts, n, k)."""

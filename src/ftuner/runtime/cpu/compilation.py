@@ -31,7 +31,7 @@ class Compiler(NamedTuple):
     target: Target
     cache: Cache
     bundles_per_process: int
-    """As in `CpuTuning`."""
+    """Bundles for which a further process is worth starting; see `CpuTuning`."""
 
     def compile_missing(
         self, bundles: Sequence[Bundle], progress: Progress | None, started: Started | None = None

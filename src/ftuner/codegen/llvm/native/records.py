@@ -181,7 +181,7 @@ class Step:
 
 
 class Status:
-    """What the checks of a step found.
+    """The status words of a run, which the checks of its steps write.
 
     `NUMBER`: 0, or the number of the check that failed.
     `INDEX`: the index that is out of range.
